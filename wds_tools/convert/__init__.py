@@ -1,0 +1,1 @@
+"""From a tree of images to a dataset."""

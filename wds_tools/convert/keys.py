@@ -1,0 +1,56 @@
+"""From a source path to a sample's key.
+
+A key is ASCII without white space, with no dot in its basename, and does not begin with ``.`` or ``__``. White space
+and dots become ``_``; every other character that may not stand becomes ``%XX`` of its bytes, so that distinct
+names in any script keep distinct keys. A key that would not leave room for an extension is cut and closed with a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+MAX_KEY = 90  # leaves room for a dot and nine letters in a 100-byte member name
+MAX_EXT = 9
+
+# Printable ASCII without '%' and space, no dot after the last slash, no '.' or '__' in front.
+_GOOD = re.compile(r"(?!\.|__)(?:[!-$&-~]+/)?[!-$&-\-/-~]+")
+_SPACE = re.compile(r"\s")
+_BAD = re.compile(rb"[^!-$&-~]")
+
+
+def is_clean(stem: str) -> bool:
+    """Whether a path without its suffix can be a key as it is."""
+    return len(stem) <= MAX_KEY and _GOOD.fullmatch(stem) is not None
+
+
+def clean(stem: str) -> str:
+    """The key for a path without its suffix; ``/`` separates. Pure: the same path always has the same key."""
+    if is_clean(stem):
+        return stem
+    folder, slash, base = stem.rpartition("/")
+    spaced = _SPACE.sub("_", folder) + slash + _SPACE.sub("_", base).replace(".", "_")
+    escaped = _BAD.sub(lambda match: b"%%%02X" % match[0][0], spaced.encode("utf-8", "surrogateescape")).decode("ascii")
+    if escaped.startswith((".", "__")):
+        escaped = f"%{ord(escaped[0]):02X}" + escaped[1:]
+    if len(escaped) > MAX_KEY:
+        digest = hashlib.blake2b(stem.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+        escaped = f"{escaped[: MAX_KEY - 9]}_{digest}"
+    return escaped
+
+
+def split_suffix(path: str) -> tuple[str, str]:
+    """Path without suffix, and the suffix with its dot (empty if there is none). Dots that lead a name are no suffix."""
+    base = path.rfind("/") + 1
+    dot = path.rfind(".")
+    if dot <= base:
+        return path, ""
+    return path[:dot], path[dot:]
+
+
+def key_of(path: str) -> str:
+    """The key of the sample whose image lies at ``path``; where the path leads out of or above the source does not count."""
+    stem = split_suffix(path)[0].lstrip("/")
+    while stem.startswith("../"):
+        stem = stem[3:]
+    return clean(stem)

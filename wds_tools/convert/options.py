@@ -1,0 +1,85 @@
+"""What a conversion is asked to do. Values are checked when the options are made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from wds_tools.errors import OptionError
+
+ENCODINGS = ("keep", "jpg", "png", "webp", "npy")
+ON_ERROR = ("raise", "skip")
+_SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``256MB`` (10^6), ``1GiB`` (2^30), ``500000``."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise OptionError(f"size {text!r} is not understood; write for example 256MB, 1GiB or 500000")
+    number, unit, binary = match.groups()
+    power = " KMGT".index(unit.upper() or " ")
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """How a tree becomes shards.
+
+    ``max_size`` bounds a shard's bytes, ``max_count`` its samples. ``seed`` decides the order unless ``shuffle`` is
+    off. ``image_size`` shrinks images to that shorter side in pixels and never enlarges; ``encode`` is ``keep`` or the
+    field that images become; ``quality`` (1 to 100) applies to what is encoded anew. ``classes`` fixes the class names
+    and their indexes. ``metadata`` adds a ``json`` field with the source path and a list's further columns.
+    ``siblings`` makes files of the same stem fields of one sample. ``on_error`` is ``raise`` or ``skip``.
+    """
+
+    split: str = "train"
+    max_size: int = 256_000_000
+    max_count: int | None = None
+    seed: int = 0
+    shuffle: bool = True
+    image_size: int | None = None
+    quality: int | None = None
+    encode: str = "keep"
+    classes: tuple[str, ...] | None = None
+    metadata: bool = False
+    siblings: bool = False
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        if not _SPLIT.fullmatch(self.split):
+            raise OptionError(f"split {self.split!r} cannot name shards; use letters, digits, '-' and '_'")
+        if self.max_size < 10_240:
+            raise OptionError(f"max_size is {self.max_size} bytes; a shard needs at least 10240")
+        for name, value, low, high in (
+            ("max_count", self.max_count, 1, None),
+            ("image_size", self.image_size, 1, 65_535),
+            ("quality", self.quality, 1, 100),
+        ):
+            if value is not None and (value < low or (high is not None and value > high)):
+                limits = f"at least {low}" if high is None else f"between {low} and {high}"
+                raise OptionError(f"{name} is {value}; it must be {limits}")
+        if self.encode not in ENCODINGS:
+            raise OptionError(f"encode is {self.encode!r}; it must be one of {', '.join(ENCODINGS)}")
+        if self.on_error not in ON_ERROR:
+            raise OptionError(f"on_error is {self.on_error!r}; it must be one of {', '.join(ON_ERROR)}")
+        if self.quality is not None and self.encode == "keep" and self.image_size is None:
+            raise OptionError(f"quality is {self.quality}, but no image is encoded anew; add encode='jpg' or an image_size")
+        if self.quality is not None and self.encode in ("png", "npy"):
+            raise OptionError(f"quality is {self.quality}, but {self.encode} is lossless; leave quality out")
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            twice = next(name for number, name in enumerate(self.classes) if name in self.classes[:number])
+            raise OptionError(f"class {twice!r} is listed twice")
+
+    @property
+    def transcodes(self) -> bool:
+        """Whether any image's bytes may change."""
+        return self.encode != "keep" or self.image_size is not None
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the shards' bytes, as the manifest lists it. Class names stand in the manifest itself."""
+        values = asdict(self)
+        del values["split"], values["classes"]
+        return values

@@ -1,0 +1,317 @@
+"""A folder of class folders, as ImageFolder reads it: the classes are the folders' names, sorted.
+
+Each class folder is scanned by itself, so that processes can share the work. A scan answers with text and arrays,
+not with an object a file. Links are followed only to regular files inside the tree; hidden files and folders, and
+files that are no images by name, are passed over and counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from wds_tools.convert import entries, keys
+from wds_tools.convert.entries import Entry, Sibling, Source
+from wds_tools.errors import SampleError, SourceError
+from wds_tools.image.kinds import EXTENSIONS
+from wds_tools.records import Skipped
+
+Map = Callable[[Callable[["Folder"], "Found"], list["Folder"]], Iterable["Found"]]
+
+_SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "test", "testing"}
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One folder to scan: ``name`` below ``root`` (empty for the root itself), labelled ``label``."""
+
+    root: str
+    name: str
+    label: int | None
+    siblings: bool
+    strict: bool
+
+
+@dataclass
+class Found:
+    """What a folder holds. ``lines`` are joined by line ends, ``sizes`` are an array of int64 as bytes."""
+
+    lines: str = ""
+    sizes: bytes = b""
+    digest: bytes = b""
+    skipped: list[Skipped] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
+
+
+def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: bool, map_: Map) -> Source:
+    """Find every sample below ``root``.
+
+    ``classes`` fixes names and indexes (those of the training split, or of a file); a class folder that is not among
+    them is a `SourceError`. ``strict`` raises for what is otherwise skipped. ``map_`` spreads the folders over processes
+    and keeps their order.
+    """
+    folders, files, skipped = _list_root(root)
+    flat = siblings and not folders
+    if not flat:
+        _check_layout(root, folders, files)
+    labels = _label(root, folders, classes)
+    jobs = [Folder(root, name, labels[name], siblings, strict) for name in folders]
+    if flat:
+        jobs = [Folder(root, "", None, siblings, strict)]
+    else:
+        skipped += [Skipped(name, "not inside a class folder") for name in files]
+
+    source = Source(root, [], array("q"), () if flat else tuple(labels_in_order(labels, classes)), "", skipped)
+    sizes = array("q")
+    digest = hashlib.sha256()
+    empty = []
+    ignored: Counter[str] = Counter()
+    for job, found in zip(jobs, map_(scan_folder, jobs), strict=True):
+        if found.lines:
+            source.lines += found.lines.split("\n")
+            sizes.frombytes(found.sizes)
+        elif not flat:
+            empty.append(job.name)
+        digest.update(found.digest)
+        source.skipped += found.skipped
+        ignored += found.ignored
+    source.sizes, source.digest, source.empty_classes, source.ignored = sizes, digest.hexdigest(), tuple(empty), dict(ignored)
+    _check_across_folders(folders, source.lines)
+    if not source.lines:
+        raise SourceError(_nothing_found(root, source))
+    return source
+
+
+def labels_in_order(labels: dict[str, int], classes: tuple[str, ...] | None) -> tuple[str, ...]:
+    return classes if classes is not None else tuple(sorted(labels, key=labels.__getitem__))
+
+
+def _list_root(root: str) -> tuple[list[str], list[str], list[Skipped]]:
+    """Class folders, other files, and what is passed over, each sorted by name."""
+    folders, files, skipped = [], [], []
+    try:
+        with os.scandir(root) as found:
+            for entry in found:
+                if entry.is_symlink() and not entry.is_file():
+                    skipped.append(Skipped(entry.name, "a symbolic link to a folder, not followed"))
+                elif entry.is_dir(follow_symlinks=False):
+                    if entry.name.startswith(".") or entry.name == "__MACOSX":
+                        skipped.append(Skipped(entry.name, "a hidden folder"))
+                    else:
+                        folders.append(entry.name)
+                elif not entry.name.startswith("."):
+                    files.append(entry.name)
+    except FileNotFoundError:
+        raise SourceError(f"{root!r} does not exist; give the folder that holds the class folders") from None
+    except OSError as error:
+        raise SourceError(f"cannot list {root!r}: {error.strerror}") from error
+    return sorted(folders), sorted(files), sorted(skipped, key=lambda skip: skip.path)
+
+
+def _check_layout(root: str, folders: list[str], files: list[str]) -> None:
+    if folders and set(map(str.lower, folders)) <= _SPLIT_NAMES:
+        example = folders[-1]
+        raise SourceError(
+            f"{root!r} holds splits ({', '.join(folders)}), not classes; convert them one by one, for example "
+            f"'wds-tools convert {os.path.join(root, example)} OUT --split {example}'"
+        )
+    if not folders and not files:
+        raise SourceError(f"{root!r} is empty; give a folder that holds one folder a class, with images in them")
+    if not folders:
+        raise SourceError(
+            f"{root!r} has no class folders; images are expected as {os.path.join(root, '<class>', '<image>')} "
+            "(for unlabelled images use --siblings, for labels in a table give a CSV, TSV or JSONL file as SRC)"
+        )
+
+
+def _label(root: str, folders: list[str], classes: tuple[str, ...] | None) -> dict[str, int]:
+    if classes is None:
+        return {name: number for number, name in enumerate(folders)}
+    known = {name: number for number, name in enumerate(classes)}
+    strange = [name for name in folders if name not in known]
+    if strange:
+        raise SourceError(
+            f"class {strange[0]!r} in {root!r} is not among the dataset's {len(classes)} classes"
+            + (f" (nor are {len(strange) - 1} others)" if len(strange) > 1 else "")
+            + "; rename or remove the folder, or give all classes with --classes"
+        )
+    return {name: known[name] for name in folders}
+
+
+def _nothing_found(root: str, source: Source) -> str:
+    if source.skipped:
+        first = source.skipped[0]
+        return f"{root!r} has no usable image: {len(source.skipped)} skipped, the first is {first.path!r}: {first.reason}"
+    kinds = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in sorted(source.ignored.items())[:5])
+    return f"{root!r} has no images in its class folders" + (f", only other files ({kinds})" if kinds else "")
+
+
+def _check_across_folders(folders: list[str], lines: list[str]) -> None:
+    """Keys begin with the folder's name, so they can only meet across folders whose names clean to the same."""
+    cleaned = {keys.clean(name + "/x") for name in folders}
+    if len(cleaned) == len(folders) and all(len(name) < keys.MAX_KEY // 2 for name in folders):
+        return
+    seen: dict[str, str] = {}
+    for line in lines:
+        path = entries.load_line(line).path
+        _claim(seen, keys.clean(keys.split_suffix(path)[0]), path)
+
+
+def _claim(seen: dict[str, str], key: str, path: str) -> None:
+    other = seen.setdefault(key, path)
+    if other is not path:
+        raise SourceError(
+            f"{other!r} and {path!r} would both have the key {key!r}; rename one of them"
+            " (files of one stem are one sample only with --siblings)"
+        )
+
+
+def scan_folder(folder: Folder) -> Found:
+    """Scan one class folder, and the folders in it."""
+    found = Found()
+    lines: list[str] = []
+    sizes = array("q")
+    seen: dict[str, str] = {}
+    label = "" if folder.label is None else folder.label
+    paths: list[str] = []
+    for prefix, names, look_at in _walk(folder, found):
+        if folder.siblings:
+            for entry in _group(prefix, names, look_at, folder, found):
+                _claim(seen, keys.clean(keys.split_suffix(entry.path)[0]), entry.path)
+                lines.append(entries.dump_line(entry))
+                sizes.append(entry.size + sum(1024 + sibling.size for sibling in entry.siblings))
+                paths.append(f"{entry.path}\t{entry.size}\t{[(s.path, s.size) for s in entry.siblings]}")
+            continue
+        for name in names:
+            suffix = name.rpartition(".")[2]
+            if suffix not in EXTENSIONS and suffix.lower() not in EXTENSIONS:
+                found.ignored["." + suffix.lower() if suffix != name else ""] += 1
+                continue
+            status = look_at(name)
+            if status is None:
+                continue
+            path = prefix + name
+            _claim(seen, keys.clean(path[: -len(suffix) - 1]), path)
+            if entries.needs_escape(path):
+                path = entries.escape(path)
+            size = status.st_size
+            lines.append(f"{label}\t{size}\t{status.st_mtime_ns}\t{path}")
+            sizes.append(size)
+            paths.append(path)
+    found.lines = "\n".join(lines)
+    found.sizes = sizes.tobytes()
+    if lines:
+        listing = f"{folder.name}\t{folder.label}\n" + "\n".join(paths)
+        found.digest = hashlib.sha256(listing.encode("utf-8", "surrogateescape") + found.sizes).digest()
+    return found
+
+
+LookAt = Callable[[str], "os.stat_result | None"]
+
+
+def _walk(folder: Folder, found: Found) -> Iterator[tuple[str, list[str], LookAt]]:
+    """Every folder from ``folder`` down, sorted: its prefix, its file names, and how to look at one of them."""
+    real_root = os.path.realpath(folder.root)
+    waiting = [folder.name]
+    while waiting:
+        name = waiting.pop()
+        prefix = f"{name}/" if name else ""
+        path = os.path.join(folder.root, name)
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise SourceError(f"cannot list {path!r}: {error.strerror}; mend its permissions or move it away") from error
+        try:
+            names, inner = _list(fd, prefix, found)
+            yield prefix, names, lambda name: _look_at(fd, name, prefix, real_root, folder.strict, found)  # noqa: B023
+        finally:
+            os.close(fd)
+        waiting += reversed(inner)
+
+
+def _list(fd: int, prefix: str, found: Found) -> tuple[list[str], list[str]]:
+    names, inner = [], []
+    with os.scandir(fd) as listing:
+        for entry in listing:
+            name = entry.name
+            if name[0] == ".":
+                found.ignored["hidden"] += 1
+            elif entry.is_dir(follow_symlinks=False):
+                inner.append(prefix + name)
+            else:
+                names.append(name)
+    names.sort()
+    inner.sort()
+    return names, inner
+
+
+def _look_at(fd: int, name: str, prefix: str, real_root: str, strict: bool, found: Found) -> os.stat_result | None:
+    """The file's status, or None when it is passed over."""
+    try:
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode):
+            return status
+        if stat.S_ISLNK(status.st_mode):
+            target = os.path.realpath(os.path.join(real_root, prefix + name), strict=True)
+            if not target.startswith(real_root + os.sep):
+                found.skipped.append(Skipped(prefix + name, "a symbolic link out of the tree, not followed"))
+                return None
+            status = os.stat(target)
+            if stat.S_ISREG(status.st_mode):
+                return status
+            if stat.S_ISDIR(status.st_mode):
+                found.skipped.append(Skipped(prefix + name, "a symbolic link to a folder, not followed"))
+                return None
+    except OSError as error:
+        if stat.S_ISLNK(os.lstat(name, dir_fd=fd).st_mode):
+            found.skipped.append(Skipped(prefix + name, f"a broken symbolic link ({error.strerror}), not followed"))
+            return None
+        raise SourceError(f"cannot look at {prefix + name!r}: {error.strerror}") from error
+    reason = f"{_KINDS.get(stat.S_IFMT(status.st_mode), 'not a regular file')}, not an image"
+    if strict:
+        raise SampleError(reason, repr(prefix + name))
+    found.skipped.append(Skipped(prefix + name, reason))
+    return None
+
+
+def _group(prefix: str, names: list[str], look_at: LookAt, folder: Folder, found: Found) -> Iterator[Entry]:
+    """Files of one stem as one entry: the image, and its siblings by extension."""
+    stems: dict[str, list[str]] = {}
+    for name in names:
+        stems.setdefault(keys.split_suffix(name)[0], []).append(name)
+    for group in stems.values():
+        images = [name for name in group if keys.split_suffix(name)[1][1:].lower() in EXTENSIONS]
+        if len(images) != 1:
+            if images:
+                raise SourceError(
+                    f"{prefix + images[0]!r} and {prefix + images[1]!r} have one stem, and a sample has one image; rename one"
+                )
+            for name in group:
+                found.ignored[keys.split_suffix(name)[1].lower()] += 1
+            continue
+        status = look_at(images[0])
+        if status is None:
+            continue
+        siblings = []
+        for name in group:
+            ext = keys.split_suffix(name)[1][1:].lower()
+            if name == images[0]:
+                continue
+            if not (ext.isalnum() and ext.isascii() and len(ext) <= keys.MAX_EXT) or ext == "cls" and folder.label is not None:
+                found.ignored[f".{ext}"] += 1
+                continue
+            sibling = look_at(name)
+            if sibling is not None:
+                siblings.append(Sibling(ext, prefix + name, sibling.st_size, sibling.st_mtime_ns))
+        yield Entry(prefix + images[0], status.st_size, status.st_mtime_ns, folder.label, tuple(siblings))

@@ -1,0 +1,118 @@
+"""The hidden folder of an unfinished conversion: ``.wds_tools/<split>/`` in the dataset's root.
+
+    plan.json                  settings, classes, source and the shards with their digests; written after the entries
+    train-000000.entries       the lines of one shard's entries
+    train-000000.receipt       proof that this shard stands
+
+A task needs nothing but this folder and the source, so any process on any machine that sees both can do it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from wds_tools.errors import NotFoundError, StoreError, TargetError
+from wds_tools.records import Receipt, ShardPlan, Skipped
+from wds_tools.store.base import Store
+
+FOLDER = ".wds_tools"
+_PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a conversion of one split will make, as written down. ``settings`` decide the shards' bytes."""
+
+    root: str
+    settings: dict[str, Any]
+    classes: tuple[str, ...]
+    shards: tuple[ShardPlan, ...]
+    source_bytes: int
+    skipped: tuple[Skipped, ...] = ()
+    num_skipped: int = 0
+
+    @property
+    def samples(self) -> int:
+        return sum(shard.samples for shard in self.shards)
+
+
+class Workspace:
+    """Plan, entries and receipts of one split's conversion, in the target store."""
+
+    def __init__(self, store: Store, split: str) -> None:
+        self._store = store
+        self._folder = f"{FOLDER}/{split}"
+
+    def _name(self, base: str) -> str:
+        return f"{self._folder}/{base}"
+
+    def write_entries(self, shard: str, lines: bytes) -> None:
+        self._store.write_atomic(self._name(_stem(shard) + ".entries"), [lines], durable=False)
+
+    def read_entries(self, shard: str) -> list[str]:
+        data = self._store.read(self._name(_stem(shard) + ".entries"))
+        return data.decode("utf-8", "surrogateescape").split("\n")
+
+    def write_plan(self, plan: Plan) -> None:
+        self._store.write_atomic(self._name(_PLAN), [json.dumps(asdict(plan)).encode()])
+
+    def read_plan(self) -> Plan | None:
+        """The plan that an earlier run wrote down, None if there is none or it is not whole."""
+        try:
+            content = json.loads(self._store.read(self._name(_PLAN)))
+            content["shards"] = tuple(ShardPlan(**shard) for shard in content["shards"])
+            content["skipped"] = tuple(Skipped(**skip) for skip in content["skipped"])
+            return Plan(**{**content, "classes": tuple(content["classes"])})
+        except NotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def write_receipt(self, receipt: Receipt) -> None:
+        # Not flushed: a receipt that a power cut loses costs a rebuilt shard, and its shard was flushed before.
+        self._store.write_atomic(self._receipt_name(receipt.name), [json.dumps(asdict(receipt)).encode()], durable=False)
+
+    def read_receipt(self, shard: ShardPlan) -> Receipt | None:
+        """The receipt for ``shard``, if it was planned alike and the shard still has the size that was written."""
+        try:
+            content = json.loads(self._store.read(self._receipt_name(shard.name)))
+            content["skipped"] = tuple(Skipped(**skip) for skip in content["skipped"])
+            receipt = Receipt(**content)
+            stands = receipt.digest == shard.digest and self._store.size(shard.name) == receipt.size
+        except NotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return None
+        return receipt if stands else None
+
+    def _receipt_name(self, shard: str) -> str:
+        return self._name(_stem(shard) + ".receipt")
+
+    def receipts(self) -> set[str]:
+        """Names of the shards that have a receipt, of this plan or an earlier one."""
+        suffix = ".receipt"
+        with contextlib.suppress(NotFoundError):
+            found = self._store.list(self._folder + "/")
+            return {name[len(self._folder) + 1 : -len(suffix)] + ".tar" for name in found if name.endswith(suffix)}
+        return set()
+
+    def clear(self) -> None:
+        """Remove everything of this split; others that are at it too are no error."""
+        with contextlib.suppress(NotFoundError):
+            for name in self._store.list(self._folder + "/"):
+                self._store.delete(name)
+
+    def exists(self) -> bool:
+        try:
+            return bool(self._store.list(self._folder + "/"))
+        except NotFoundError:
+            return False
+        except StoreError as error:
+            raise TargetError(str(error)) from error
+
+
+def _stem(shard: str) -> str:
+    return shard[: -len(".tar")]

@@ -1,0 +1,1 @@
+"""The dataset on disk: shards, their indexes, and the manifest."""

@@ -1,0 +1,326 @@
+"""Samples and tar bytes, on file objects: no paths, no URLs.
+
+Writing is plain USTAR and says the same for the same input: mode 0444, owner 0, time 0. Reading takes what
+webdataset, GNU tar, Python and Ray write: USTAR, GNU long names, PAX paths and sizes, folders (passed over),
+archives laid end to end. Everything else is refused by name, because a reader that guesses loses samples in silence:
+
+* a header whose checksum does not hold, or that is not a header at all;
+* a size below zero or beyond 2^63 - 1; a payload or header that is cut; a missing end-of-archive mark;
+* links, devices, FIFOs and sparse members; extended headers beyond `MAX_EXTENDED` bytes.
+
+Sources: POSIX.1-2001 pax (ustar and extended headers); the GNU tar manual's "Basic Tar Format".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from wds_tools.errors import TarError
+from wds_tools.records import Field, Member, Sample
+
+BLOCK = 512
+END = bytes(2 * BLOCK)  # the end-of-archive mark
+MAX_NAME = 100  # what a USTAR name field holds
+MAX_SIZE = 8**11 - 1  # what a USTAR size field holds
+MAX_EXTENDED = 1 << 20  # bytes of one PAX or GNU long-name header: a path needs a few hundred
+MAX_MEMBERS = 50_000_000  # members of one shard
+
+_ZEROS = bytes(BLOCK)
+# Everything of a header that is the same for all of ours, around name, size and checksum.
+_AFTER_NAME = b"0000444\0" + b"0000000\0" * 2
+_AFTER_SIZE = b"00000000000\0"
+_AFTER_CHECKSUM = b"0" + bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + bytes(167)
+# A checksum counts its own field as eight spaces.
+_FIXED_SUM = sum(_AFTER_NAME) + sum(_AFTER_SIZE) + 8 * ord(" ") + sum(_AFTER_CHECKSUM)
+
+_REFUSED = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a FIFO",
+    b"S": "a sparse file",
+    b"M": "a part of a file from another volume",
+}
+_DIRECTORY = b"5"
+_PASSED_OVER = {b"V", b"D"}  # volume label, GNU directory listing
+_REGULAR = {b"0", b"\0", b"7"}
+
+
+def padding(size: int) -> int:
+    """Zero bytes between a payload of ``size`` bytes and the next header."""
+    return -size % BLOCK
+
+
+def member_bytes(size: int) -> int:
+    """What a member with a payload of ``size`` bytes takes in a shard."""
+    return BLOCK + size + -size % BLOCK
+
+
+def header(name: str, size: int) -> bytes:
+    """The 512 header bytes of a regular file. ``name`` is ASCII of at most 100 bytes, as `TarError` says if not."""
+    try:
+        encoded = name.encode("ascii")
+    except UnicodeEncodeError:
+        raise TarError(f"member name {name!r} is not ASCII") from None
+    if not encoded or len(encoded) > MAX_NAME:
+        raise TarError(f"member name {name!r} has {len(encoded)} bytes; 1 to {MAX_NAME} fit")
+    if not 0 <= size <= MAX_SIZE:
+        raise TarError(f"member {name!r} has {size} bytes; at most {MAX_SIZE} fit")
+    octal = b"%011o\0" % size
+    checksum = _FIXED_SUM + sum(encoded) + sum(octal)
+    return b"".join(
+        (encoded.ljust(MAX_NAME, b"\0"), _AFTER_NAME, octal, _AFTER_SIZE, b"%06o\0 " % checksum, _AFTER_CHECKSUM)
+    )
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Key and extension of a member, webdataset's way: cut at the first dot of the basename; extension in lower case.
+
+    None for a member that belongs to no sample: without a dot, beginning with one, or named ``__…__`` (metadata).
+    """
+    base = name.rfind("/") + 1
+    dot = name.find(".", base)
+    if dot <= base or dot == len(name) - 1:
+        return None
+    if name.startswith("__") and "__" in name[2:].partition("/")[0]:
+        return None
+    return name[:dot], name[dot + 1 :].lower()
+
+
+class _Source:
+    """A file read in order, which knows where it is and can pass over payloads cheaply."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.position = 0
+        self.end: int | None = None
+        if file.seekable():
+            self.position = file.tell()
+            self.end = file.seek(0, 2)
+            file.seek(self.position)
+
+    def block(self) -> bytes:
+        """The next 512 bytes, fewer at the end of the file."""
+        data = self._file.read(BLOCK)
+        while len(data) < BLOCK:  # a socket may answer with less than it was asked for
+            more = self._file.read(BLOCK - len(data))
+            if not more:
+                break
+            data += more
+        self.position += len(data)
+        return data
+
+    def read(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        left = size
+        while left:
+            part = self._file.read(left)
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+        self.position += size - left
+        return b"".join(parts)
+
+    def skip(self, size: int) -> int:
+        """Pass over ``size`` bytes; answers how many of them exist."""
+        if self.end is not None:
+            there = min(size, self.end - self.position)
+            self._file.seek(there, 1)
+            self.position += there
+            return there
+        there = 0
+        while there < size:
+            part = self._file.read(min(size - there, 1 << 20))
+            if not part:
+                break
+            there += len(part)
+        self.position += there
+        return there
+
+
+def members(file: BinaryIO, *, lenient: bool = False) -> Iterator[Member]:
+    """The regular files of a tar, in order; `TarError` at the first thing that is wrong.
+
+    ``file`` need not be seekable; its payloads are passed over. ``lenient`` accepts a missing end-of-archive mark
+    after a whole member, which some writers leave out; it is otherwise a sign that the shard was cut.
+    """
+    source = _Source(file)
+    zero_blocks = 0
+    count = 0
+    path: str | None = None  # what an extended header says of the member that follows it
+    size: int | None = None
+    while True:
+        start = source.position
+        block = source.block()
+        if not block:
+            break
+        if len(block) < BLOCK:
+            if not start:
+                _check_is_tar(block)
+            raise TarError(f"cut short: a header at offset {start} has {len(block)} of {BLOCK} bytes")
+        if block == _ZEROS:
+            zero_blocks += 1
+            continue
+        kind, stated_size, name = _parse_header(block, start)
+        zero_blocks = 0
+        count += 1
+        if count > MAX_MEMBERS:
+            raise TarError(f"more than {MAX_MEMBERS} members")
+        if kind in (b"x", b"X", b"g", b"L", b"K"):
+            extended = _read_extended(source, kind, stated_size, start)
+            if kind == b"L":
+                path = extended.rstrip(b"\0").decode("utf-8", "surrogateescape")
+            elif kind in (b"x", b"X"):
+                pax_path, pax_size = _parse_pax(extended, start)
+                path = pax_path if pax_path is not None else path
+                size = pax_size if pax_size is not None else size
+            continue
+        if size is not None:
+            stated_size, size = size, None
+        if path is not None:
+            name, path = path, None
+        if kind in _REFUSED:
+            raise TarError(f"member {name!r} at offset {start} is {_REFUSED[kind]}; only regular files belong in a shard")
+        if kind == _DIRECTORY or kind in _PASSED_OVER or (kind == b"\0" and name.endswith("/")):
+            if kind != _DIRECTORY and stated_size:
+                _skip_payload(source, name, stated_size)
+            continue
+        if kind not in _REGULAR:
+            raise TarError(f"member {name!r} at offset {start} has the unknown type {kind!r}")
+        offset = source.position
+        _skip_payload(source, name, stated_size)
+        yield Member(name, offset, stated_size)
+    if source.position == 0:
+        raise TarError("empty: 0 bytes where a tar was expected")
+    if path is not None or size is not None:
+        raise TarError(f"cut short: an extended header is the last thing before the end at offset {source.position}")
+    if zero_blocks < 2 and not lenient:
+        raise TarError(
+            f"cut short: no end-of-archive mark before the end at offset {source.position} "
+            "(copy the shard again; 'index --lenient' accepts it if its writer never makes one)"
+        )
+
+
+def samples(found: Iterable[Member]) -> Iterator[Sample]:
+    """Group adjacent members by key. A key that comes back later, or a field that comes twice, is a `TarError`."""
+    seen: set[str] = set()
+    key: str | None = None
+    fields: list[Field] = []
+    for member in found:
+        parts = split_name(member.name)
+        if parts is None:
+            continue
+        this_key, ext = parts
+        if this_key != key:
+            if key is not None:
+                yield Sample(key, tuple(fields))
+            if this_key in seen:
+                raise TarError(
+                    f"key {this_key!r} comes again at offset {member.offset}: a sample's members must lie side by side, "
+                    "and a key must be there once (sort the names before packing: tar --sort=name)"
+                )
+            seen.add(this_key)
+            key, fields = this_key, []
+        elif any(field.ext == ext for field in fields):
+            raise TarError(f"key {key!r} has two fields {ext!r}, the second at offset {member.offset}")
+        fields.append(Field(ext, member.offset, member.size, member.name))
+    if key is not None:
+        yield Sample(key, tuple(fields))
+
+
+def read_header(block: bytes, offset: int) -> tuple[str, int]:
+    """Name and size that one header block states; extended headers are not looked at. `TarError` if it is none."""
+    _, size, name = _parse_header(block, offset)
+    return name, size
+
+
+def _parse_header(block: bytes, start: int) -> tuple[bytes, int, str]:
+    stated = _number(block[148:156])
+    unsigned = sum(block) - sum(block[148:156]) + 8 * ord(" ")
+    if stated != unsigned and stated != unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:]):
+        # The second sum is of signed bytes, as some old writers had it.
+        if not start:
+            _check_is_tar(block)
+        raise TarError(f"damaged: the header at offset {start} does not have the checksum that it states")
+    size = _number(block[124:136])
+    name = block[:100].partition(b"\0")[0]
+    if block[257:263] == b"ustar\0":
+        prefix = block[345:500].partition(b"\0")[0]
+        if prefix:
+            name = prefix + b"/" + name
+    text = name.decode("utf-8", "surrogateescape")
+    if size is None or not 0 <= size < 1 << 63:
+        raise TarError(f"damaged: the header at offset {start} ({text!r}) states an impossible size")
+    return block[156:157], size, text
+
+
+def _number(field: bytes) -> int | None:
+    """A header's number: octal digits, or base 256 with the top bit set (GNU, negative when the next bit is)."""
+    if field[0] & 0x80:
+        value = int.from_bytes(field, "big") & ~(0x80 << 8 * (len(field) - 1))
+        return value - (1 << 8 * len(field) - 1) if field[0] & 0x40 else value
+    digits = field.strip(b" \0")
+    if not digits:
+        return 0
+    if digits.strip(b"01234567"):
+        return None
+    return int(digits, 8)
+
+
+def _read_extended(source: _Source, kind: bytes, size: int, start: int) -> bytes:
+    if size > MAX_EXTENDED:
+        raise TarError(f"the extended header at offset {start} has {size} bytes; at most {MAX_EXTENDED} are read")
+    data = source.read(size)
+    if len(data) < size or source.skip(padding(size)) < padding(size):
+        raise TarError(f"cut short: the extended header at offset {start} is not whole")
+    return data
+
+
+def _parse_pax(data: bytes, start: int) -> tuple[str | None, int | None]:
+    """Path and size from records of the form ``<length> <keyword>=<value>\\n``."""
+    path: str | None = None
+    size: int | None = None
+    position = 0
+    while position < len(data):
+        space = data.find(b" ", position, position + 20)
+        digits = data[position:space] if space > 0 else b""
+        length = int(digits) if digits.isdigit() else 0
+        record = data[position : position + length]
+        if length < 5 or len(record) < length or not record.endswith(b"\n"):
+            raise TarError(f"damaged: the extended header at offset {start} has a malformed record")
+        keyword, _, value = record[space - position + 1 : -1].partition(b"=")
+        if keyword == b"path":
+            path = value.decode("utf-8", "surrogateescape")
+        elif keyword == b"size":
+            if not value.isdigit() or len(value) > 19 or int(value) >= 1 << 63:
+                raise TarError(f"damaged: the extended header at offset {start} states the impossible size {value!r}")
+            size = int(value)
+        elif keyword.startswith(b"GNU.sparse"):
+            raise TarError(f"the member after offset {start} is a sparse file; only regular files belong in a shard")
+        position += length
+    return path, size
+
+
+def _skip_payload(source: _Source, name: str, size: int) -> None:
+    offset = source.position
+    there = source.skip(size + padding(size))
+    if there < size:
+        raise TarError(f"cut short: member {name!r} at offset {offset} has {there} of its {size} bytes")
+    if there < size + padding(size):
+        raise TarError(f"cut short: the padding after member {name!r} is not whole")
+
+
+def _check_is_tar(block: bytes) -> None:
+    """Say what a file is that does not begin with a tar header, when that is easy to tell."""
+    text = block.lstrip()[:64].lower()
+    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise TarError("an HTML or XML page, not a tar: the server answered with a message instead of the shard")
+    if block.startswith(b"\x1f\x8b"):
+        raise TarError("compressed with gzip; shards are uncompressed tars: unpack it with 'gunzip' first")
+    if block.startswith((b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")):
+        raise TarError("compressed; shards are uncompressed tars: unpack it first")
+    if not block.startswith(_ZEROS[:4]) and block[257:262] != b"ustar":
+        raise TarError("not a tar: it does not begin with a tar header")

@@ -1,0 +1,1 @@
+"""Pictures: what a file holds, bytes to pixels, pixels to bytes."""

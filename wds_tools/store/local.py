@@ -1,0 +1,170 @@
+"""A folder of this machine.
+
+A write goes to a hidden temporary file beside its target, is flushed to the disk, and only then takes the
+target's name: whoever looks sees the old bytes, the new bytes, or nothing. A writer that fails removes its
+temporary file; one that is killed leaves it, and `LocalStore.sweep` removes it later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from wds_tools.errors import NotFoundError, StoreError
+from wds_tools.store.base import Chunk
+
+_READ_ONLY = 0o444
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space and run again, what is complete is kept",
+    errno.EDQUOT: "the disk quota is used up: free some space and run again, what is complete is kept",
+    errno.EROFS: "the file system is read-only: choose another place",
+    errno.EACCES: "permission denied: check the owner and the mode, or choose another place",
+    errno.EPERM: "not permitted: check the owner and the mode, or choose another place",
+    errno.EIO: "the disk reported an input/output error: check its health, then run again",
+    errno.ENOTDIR: "a part of this path is a file, not a folder",
+    errno.EISDIR: "this is a folder, not a file",
+    errno.ENOENT: "no such file or folder",
+    errno.EMFILE: "too many open files: raise the limit with 'ulimit -n', or use fewer workers",
+    errno.ENAMETOOLONG: "the name is too long for this file system",
+}
+
+
+def store_error(error: OSError, path: str, doing: str) -> StoreError:
+    """The `StoreError` that says what ``error`` means for someone who was ``doing`` something to ``path``."""
+    why = _REMEDIES.get(error.errno or 0) or error.strerror or str(error)
+    kind = NotFoundError if error.errno == errno.ENOENT else StoreError
+    return kind(f"cannot {doing} {path!r}: {why}")
+
+
+def write_all(fd: int, chunk: Chunk) -> None:
+    """Write the whole of ``chunk``: the kernel may take less than it is offered (and does so near a full disk)."""
+    written = os.write(fd, chunk)
+    if written != len(chunk):
+        view = memoryview(chunk)
+        while written < len(view):
+            written += os.write(fd, view[written:])
+
+
+class LocalStore:
+    """A folder as a `Store`. The folder need not exist before the first write."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.root!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LocalStore) and other.root == self.root
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def url(self, name: str = "") -> str:
+        return os.path.join(self.root, name) if name else self.root
+
+    def size(self, name: str) -> int:
+        path = self.url(name)
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise store_error(error, path, "read") from error
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        path = self.url(name)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                if length is None:
+                    file.seek(start)
+                    return file.readall()
+                data = os.pread(file.fileno(), length, start)
+                while len(data) < length:
+                    more = os.pread(file.fileno(), length - len(data), start + len(data))
+                    if not more:
+                        break
+                    data += more
+        except OSError as error:
+            raise store_error(error, path, "read") from error
+        if len(data) != length:
+            raise StoreError(f"cannot read {path!r}: it ends at byte {start + len(data)}, {start + length} were expected")
+        return data
+
+    def stream(self, name: str, start: int = 0) -> BinaryIO:
+        path = self.url(name)
+        try:
+            file = open(path, "rb", buffering=1 << 16)  # noqa: SIM115 - the caller closes it
+            if start:
+                file.seek(start)
+        except OSError as error:
+            raise store_error(error, path, "read") from error
+        return file
+
+    def list(self, prefix: str = "") -> list[str]:
+        folder, start = os.path.split(prefix)
+        path = os.path.join(self.root, folder)
+        try:
+            found = [name for name in os.listdir(path) if name.startswith(start)]
+        except OSError as error:
+            raise store_error(error, path, "list") from error
+        return sorted(f"{folder}/{name}" if folder else name for name in found)
+
+    def write_atomic(self, name: str, chunks: Iterable[Chunk], *, durable: bool = True) -> None:
+        path = self.url(name)
+        folder, base = os.path.split(path)
+        temporary = os.path.join(folder, f".{base}.{secrets.token_hex(4)}.tmp")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _READ_ONLY)
+        except OSError as error:
+            raise store_error(error, path, "write") from error
+        try:
+            try:
+                for chunk in chunks:
+                    write_all(fd, chunk)
+                if durable:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+            if durable:
+                self.sync_folder(folder)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            if isinstance(error, OSError) and not isinstance(error, StoreError):
+                raise store_error(error, path, "write") from error
+            raise
+
+    def delete(self, name: str) -> None:
+        path = self.url(name)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise store_error(error, path, "delete") from error
+
+    def sweep(self, folder: str = "", prefix: str = "") -> None:
+        """Remove the temporary files that killed writers of names with ``prefix`` left in ``folder``."""
+        with contextlib.suppress(NotFoundError):
+            for name in self.list(os.path.join(folder, f".{prefix}")):
+                if name.endswith(".tmp"):
+                    self.delete(name)
+
+    @staticmethod
+    def sync_folder(folder: str) -> None:
+        """Make renames in ``folder`` survive a power cut, where the platform can."""
+        with contextlib.suppress(PermissionError, IsADirectoryError):
+            fd = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                # Some network file systems cannot flush a folder; they order renames by themselves.
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                    raise
+            finally:
+                os.close(fd)
