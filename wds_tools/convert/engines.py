@@ -38,7 +38,9 @@ class Engine(Protocol):
 
     def __enter__(self) -> Engine: ...
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterable[Result]:
         """The results, in the items' order."""

@@ -66,7 +66,9 @@ class ConvertOptions:
         if self.on_error not in ON_ERROR:
             raise OptionError(f"on_error is {self.on_error!r}; it must be one of {', '.join(ON_ERROR)}")
         if self.quality is not None and self.encode == "keep" and self.image_size is None:
-            raise OptionError(f"quality is {self.quality}, but no image is encoded anew; add encode='jpg' or an image_size")
+            raise OptionError(
+                f"quality is {self.quality}, but no image is encoded anew; add encode='jpg' or an image_size"
+            )
         if self.quality is not None and self.encode in ("png", "npy"):
             raise OptionError(f"quality is {self.quality}, but {self.encode} is lossless; leave quality out")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):

@@ -250,7 +250,9 @@ class _Packer:
                 os.close(fd)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                raise SourceChangedError(f"{path!r} is gone since the plan was made; run again for a new plan") from error
+                raise SourceChangedError(
+                    f"{path!r} is gone since the plan was made; run again for a new plan"
+                ) from error
             raise SampleError(f"unreadable: {error.strerror}", repr(path)) from error
         if count != size or status.st_mtime_ns != mtime_ns:
             now = f"{status.st_size} bytes now" if status.st_size != size else "other content now"

@@ -67,7 +67,9 @@ def read_list(path: str, *, classes: tuple[str, ...] | None, strict: bool) -> So
         sizes.append(entry.size)
         digest.update(json.dumps([name, label, entry.size, metadata]).encode())
     if not source.lines:
-        raise SourceError(f"{path!r} names no usable image: the first is {source.skipped[0].path!r}: {source.skipped[0].reason}")
+        raise SourceError(
+            f"{path!r} names no usable image: the first is {source.skipped[0].path!r}: {source.skipped[0].reason}"
+        )
     source.sizes, source.digest = sizes, digest.hexdigest()
     return source
 
@@ -79,7 +81,9 @@ def _rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             for number, row in parse(path, file):
                 if not isinstance(row.get("path"), str) or not row["path"]:
-                    raise SourceError(f"{path!r}, line {number}: no 'path'; its columns are {', '.join(map(str, row)) or 'none'}")
+                    raise SourceError(
+                        f"{path!r}, line {number}: no 'path'; its columns are {', '.join(map(str, row)) or 'none'}"
+                    )
                 yield number, row
     except OSError as error:
         raise SourceError(f"cannot read {path!r}: {error.strerror}") from error
@@ -96,7 +100,9 @@ def _json_rows(path: str, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise SourceError(f"{path!r}, line {number}: not JSON ({error})") from None
         if not isinstance(row, dict):
-            raise SourceError(f"{path!r}, line {number}: a JSON object is expected, such as {{\"path\": \"a.jpg\", \"label\": 0}}")
+            raise SourceError(
+                f'{path!r}, line {number}: a JSON object is expected, such as {{"path": "a.jpg", "label": 0}}'
+            )
         yield number, row
 
 
@@ -115,7 +121,9 @@ def _table_rows(path: str, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
                     )
                 continue
             if len(row) != len(columns):
-                raise SourceError(f"{path!r}, line {reader.line_num}: {len(row)} columns where the first row names {len(columns)}")
+                raise SourceError(
+                    f"{path!r}, line {reader.line_num}: {len(row)} columns where the first row names {len(columns)}"
+                )
             yield reader.line_num, dict(zip(columns, row, strict=True))
     except csv.Error as error:
         raise SourceError(f"{path!r}, line {reader.line_num}: {error}") from None
@@ -135,7 +143,9 @@ def _labels(
             if not isinstance(name, str) or not name:
                 raise SourceError(f"{path!r}, line {number}: no 'class'")
             if name not in index:
-                raise SourceError(f"{path!r}, line {number}: class {name!r} is not among the dataset's {len(names)} classes")
+                raise SourceError(
+                    f"{path!r}, line {number}: class {name!r} is not among the dataset's {len(names)} classes"
+                )
         return names, [index[row["class"]] for _, row in rows]
     if "label" not in columns:
         return classes or (), [None] * len(rows)

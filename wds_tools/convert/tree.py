@@ -86,7 +86,12 @@ def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: 
         digest.update(found.digest)
         source.skipped += found.skipped
         ignored += found.ignored
-    source.sizes, source.digest, source.empty_classes, source.ignored = sizes, digest.hexdigest(), tuple(empty), dict(ignored)
+    source.sizes, source.digest, source.empty_classes, source.ignored = (
+        sizes,
+        digest.hexdigest(),
+        tuple(empty),
+        dict(ignored),
+    )
     _check_across_folders(folders, source.lines)
     if not source.lines:
         raise SourceError(_nothing_found(root, source))
@@ -152,7 +157,9 @@ def _label(root: str, folders: list[str], classes: tuple[str, ...] | None) -> di
 def _nothing_found(root: str, source: Source) -> str:
     if source.skipped:
         first = source.skipped[0]
-        return f"{root!r} has no usable image: {len(source.skipped)} skipped, the first is {first.path!r}: {first.reason}"
+        return (
+            f"{root!r} has no usable image: {len(source.skipped)} skipped, the first is {first.path!r}: {first.reason}"
+        )
     kinds = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in sorted(source.ignored.items())[:5])
     return f"{root!r} has no images in its class folders" + (f", only other files ({kinds})" if kinds else "")
 
@@ -231,7 +238,9 @@ def _walk(folder: Folder, found: Found) -> Iterator[tuple[str, list[str], LookAt
         try:
             fd = os.open(path, os.O_RDONLY)
         except OSError as error:
-            raise SourceError(f"cannot list {path!r}: {error.strerror}; mend its permissions or move it away") from error
+            raise SourceError(
+                f"cannot list {path!r}: {error.strerror}; mend its permissions or move it away"
+            ) from error
         try:
             names, inner = _list(fd, prefix, found)
             yield prefix, names, lambda name: _look_at(fd, name, prefix, real_root, folder.strict, found)  # noqa: B023
@@ -308,7 +317,9 @@ def _group(prefix: str, names: list[str], look_at: LookAt, folder: Folder, found
             ext = keys.split_suffix(name)[1][1:].lower()
             if name == images[0]:
                 continue
-            if not (ext.isalnum() and ext.isascii() and len(ext) <= keys.MAX_EXT) or ext == "cls" and folder.label is not None:
+            if not (ext.isalnum() and ext.isascii() and len(ext) <= keys.MAX_EXT) or (
+                ext == "cls" and folder.label is not None
+            ):
                 found.ignored[f".{ext}"] += 1
                 continue
             sibling = look_at(name)

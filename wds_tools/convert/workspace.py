@@ -17,6 +17,7 @@ from typing import Any
 from wds_tools.errors import NotFoundError, StoreError, TargetError
 from wds_tools.records import Receipt, ShardPlan, Skipped
 from wds_tools.store.base import Store
+from wds_tools.store.local import LocalStore
 
 FOLDER = ".wds_tools"
 _PLAN = "plan.json"
@@ -73,7 +74,9 @@ class Workspace:
 
     def write_receipt(self, receipt: Receipt) -> None:
         # Not flushed: a receipt that a power cut loses costs a rebuilt shard, and its shard was flushed before.
-        self._store.write_atomic(self._receipt_name(receipt.name), [json.dumps(asdict(receipt)).encode()], durable=False)
+        self._store.write_atomic(
+            self._receipt_name(receipt.name), [json.dumps(asdict(receipt)).encode()], durable=False
+        )
 
     def read_receipt(self, shard: ShardPlan) -> Receipt | None:
         """The receipt for ``shard``, if it was planned alike and the shard still has the size that was written."""
@@ -104,6 +107,8 @@ class Workspace:
         with contextlib.suppress(NotFoundError):
             for name in self._store.list(self._folder + "/"):
                 self._store.delete(name)
+        if isinstance(self._store, LocalStore):  # other stores have no folders
+            self._store.remove_folder(self._folder)
 
     def exists(self) -> bool:
         try:

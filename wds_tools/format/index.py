@@ -75,7 +75,9 @@ def load(data: bytes, place: str = "index") -> list[Sample]:
         try:
             samples.append(parse(row, number))
         except ValueError as error:
-            raise IndexFileError(f"{place}: line {number} is malformed: {error} (make it anew with 'wds-tools index')") from None
+            raise IndexFileError(
+                f"{place}: line {number} is malformed: {error} (make it anew with 'wds-tools index')"
+            ) from None
     return samples
 
 

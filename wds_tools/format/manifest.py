@@ -93,7 +93,9 @@ def load(data: bytes, place: str = NAME) -> Manifest:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{place}: not JSON ({error}); restore it, or make it anew with 'wds-tools index'") from None
+        raise ManifestError(
+            f"{place}: not JSON ({error}); restore it, or make it anew with 'wds-tools index'"
+        ) from None
     if not isinstance(content, dict) or not isinstance(content.get("splits", {}), dict):
         raise ManifestError(f"{place}: not a dataset's manifest: it has no 'splits'")
     version = content.get("version", VERSION)
@@ -105,7 +107,9 @@ def load(data: bytes, place: str = NAME) -> Manifest:
     try:
         return _load(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ManifestError(f"{place}: malformed ({type(error).__name__}: {error}); make it anew with 'wds-tools index'") from None
+        raise ManifestError(
+            f"{place}: malformed ({type(error).__name__}: {error}); make it anew with 'wds-tools index'"
+        ) from None
 
 
 def _load(content: dict[str, Any]) -> Manifest:
@@ -118,7 +122,9 @@ def _load(content: dict[str, Any]) -> Manifest:
             raise ValueError(f"split {name!r} has {len(filenames)} file names and {len(lengths)} lengths")
         splits[name] = SplitInfo(
             name=name,
-            shards=tuple(_load_shard(url, int(n), listed.get(url, {})) for url, n in zip(filenames, lengths, strict=True)),
+            shards=tuple(
+                _load_shard(url, int(n), listed.get(url, {})) for url, n in zip(filenames, lengths, strict=True)
+            ),
             fields={str(key): int(count) for key, count in entry.get("fields", {}).items()},
             suffixes=dict(entry.get("suffixes", {})),
             settings=dict(settings.get(name, {})),

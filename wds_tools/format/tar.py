@@ -14,7 +14,7 @@ Sources: POSIX.1-2001 pax (ustar and extended headers); the GNU tar manual's "Ba
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, cast
 
 from wds_tools.errors import TarError
 from wds_tools.records import Field, Member, Sample
@@ -89,17 +89,26 @@ def split_name(name: str) -> tuple[str, str] | None:
     return name[:dot], name[dot + 1 :].lower()
 
 
+class Readable(Protocol):
+    """What reading a tar needs of a file. One that is seekable also has ``seek`` and ``tell``."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def seekable(self) -> bool: ...
+
+
 class _Source:
     """A file read in order, which knows where it is and can pass over payloads cheaply."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Readable) -> None:
         self._file = file
+        self._seekable = cast(BinaryIO, file) if file.seekable() else None
         self.position = 0
-        self.end: int | None = None
-        if file.seekable():
-            self.position = file.tell()
-            self.end = file.seek(0, 2)
-            file.seek(self.position)
+        self.end = 0
+        if self._seekable is not None:
+            self.position = self._seekable.tell()
+            self.end = self._seekable.seek(0, 2)
+            self._seekable.seek(self.position)
 
     def block(self) -> bytes:
         """The next 512 bytes, fewer at the end of the file."""
@@ -126,9 +135,9 @@ class _Source:
 
     def skip(self, size: int) -> int:
         """Pass over ``size`` bytes; answers how many of them exist."""
-        if self.end is not None:
+        if self._seekable is not None:
             there = min(size, self.end - self.position)
-            self._file.seek(there, 1)
+            self._seekable.seek(there, 1)
             self.position += there
             return there
         there = 0
@@ -141,7 +150,7 @@ class _Source:
         return there
 
 
-def members(file: BinaryIO, *, lenient: bool = False) -> Iterator[Member]:
+def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
     """The regular files of a tar, in order; `TarError` at the first thing that is wrong.
 
     ``file`` need not be seekable; its payloads are passed over. ``lenient`` accepts a missing end-of-archive mark
@@ -183,7 +192,9 @@ def members(file: BinaryIO, *, lenient: bool = False) -> Iterator[Member]:
         if path is not None:
             name, path = path, None
         if kind in _REFUSED:
-            raise TarError(f"member {name!r} at offset {start} is {_REFUSED[kind]}; only regular files belong in a shard")
+            raise TarError(
+                f"member {name!r} at offset {start} is {_REFUSED[kind]}; only regular files belong in a shard"
+            )
         if kind == _DIRECTORY or kind in _PASSED_OVER or (kind == b"\0" and name.endswith("/")):
             if kind != _DIRECTORY and stated_size:
                 _skip_payload(source, name, stated_size)

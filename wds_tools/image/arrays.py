@@ -38,9 +38,10 @@ def decode_npy(data: "bytes | memoryview", max_bytes: int = MAX_ARRAY_BYTES) -> 
         raise DecodeError(f"truncated array: {len(data) - start} of {claimed} bytes")
     try:
         flat = np.frombuffer(data, dtype, count, start) if claimed else np.empty(count, dtype)
-        return flat.reshape(shape, order="F" if fortran else "C").copy(order="K")
+        array: NDArray[Any] = flat.reshape(shape, order="F" if fortran else "C").copy(order="K")
     except _FOREIGN as error:
         raise DecodeError(f"damaged npy header: shape {shape} of {dtype}") from error
+    return array
 
 
 def npy_shape(data: "bytes | memoryview") -> tuple[int, ...]:
@@ -74,6 +75,6 @@ def _header(data: "bytes | memoryview") -> "tuple[tuple[int, ...], bool, np.dtyp
     if dtype.hasobject:
         raise DecodeError("array of Python objects: a pickle, which is never loaded")
     # A type of no width would make any count of elements look free.
-    if any(side < 0 for side in shape) or not dtype.itemsize:
+    if any(side < 0 for side in shape):
         raise DecodeError(f"damaged npy header: shape {shape} of {dtype}")
     return shape, fortran, dtype, file.tell()

@@ -1,6 +1,6 @@
 """Image bytes to uint8 RGB pixels and back.
 
-Strategy: the magic bytes choose one parser of Pillow's, so no other ever sees untrusted bytes; the header gives the size,
+Strategy: the magic bytes choose one parser of Pillow's, so no other sees untrusted bytes; the header gives the size,
 which is held against the pixel limit before a pixel is decoded; Pillow decodes. For arrays, plain RGB and grey JPEGs go
 to simplejpeg, a fifth faster: both are libjpeg-turbo with the same settings, and the tests hold their pixels equal.
 Where simplejpeg sees anything odd, Pillow has the last word. Whatever a parser raises leaves as DecodeError.
@@ -94,11 +94,11 @@ _TURNS = {
 }
 _PNG_ORIENTATIONS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 _BITS_PER_SAMPLE = 0x0102
-# Besides their own exceptions, Pillow's parsers let slip whatever a damaged header makes plain Python code raise.
+# What Pillow raises on purpose, then what its parsers let slip: whatever a damaged header makes plain code raise;
+# and warnings, which are exceptions where the caller's filters say so.
+_SPOKEN = (OSError, SyntaxError, ValueError)
 _FOREIGN = (
-    OSError,
-    SyntaxError,
-    ValueError,
+    *_SPOKEN,
     TypeError,
     AttributeError,
     AssertionError,
@@ -109,6 +109,7 @@ _FOREIGN = (
     MemoryError,
     struct.error,
     zlib.error,
+    Warning,
 )
 
 
@@ -129,6 +130,8 @@ def dimensions(data: "bytes | memoryview") -> tuple[int, int]:
             _limit(image.size, MAX_PIXELS)
             image.load()
         width, height = image.size
+        if kind == "tiff":
+            return width, height  # Pillow has the upright size of these
         return (height, width) if _orientation(image) >= 5 else (width, height)
 
 
@@ -289,6 +292,7 @@ def _rgb(image: "ImageFile", kind: str) -> "Image.Image":
         upright = _high_bytes(upright, bits)
     elif mode not in _CONVERTED_MODES:
         raise DecodeError(f"{kind} pixels of mode {mode} have no conversion to 8-bit RGB")
+    upright.info.pop("transparency", None)  # dropped below in any case, but then with a warning
     rgb = upright.convert("RGB")
     rgb.info = {}
     return rgb
@@ -323,15 +327,17 @@ def _mapped(kind: str) -> Iterator[None]:
 
     try:
         yield
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DecodeError(f"too many pixels: {_clause(error)}") from error
     except MemoryError as error:
         raise DecodeError(f"not enough memory to decode this {kind}") from error
-    except _FOREIGN as error:
+    except (Image.DecompressionBombError, *_FOREIGN) as error:
         raise DecodeError(f"cannot decode this {kind}: {_clause(error)}") from error
 
 
 def _clause(error: BaseException) -> str:
     """A foreign message as one short printable line; it may quote the file."""
+    if isinstance(error, SyntaxError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # how Pillow wraps the slips of its parsers
+    if isinstance(error, _FOREIGN) and not isinstance(error, (*_SPOKEN, Warning)):
+        return f"its data are damaged ({type(error).__name__})"  # "3", "'NoneType' has no attribute", ... help nobody
     text = " ".join(str(error).split()) or type(error).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:160]

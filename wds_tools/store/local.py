@@ -90,7 +90,9 @@ class LocalStore:
         except OSError as error:
             raise store_error(error, path, "read") from error
         if len(data) != length:
-            raise StoreError(f"cannot read {path!r}: it ends at byte {start + len(data)}, {start + length} were expected")
+            raise StoreError(
+                f"cannot read {path!r}: it ends at byte {start + len(data)}, {start + length} were expected"
+            )
         return data
 
     def stream(self, name: str, start: int = 0) -> BinaryIO:
@@ -154,6 +156,11 @@ class LocalStore:
             for name in self.list(os.path.join(folder, f".{prefix}")):
                 if name.endswith(".tmp"):
                     self.delete(name)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder if it is empty; one that is not, or is not there, is no error."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self.url(name))
 
     @staticmethod
     def sync_folder(folder: str) -> None:

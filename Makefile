@@ -1,0 +1,60 @@
+# make shards   an image tree -> verified shards (SRC=tree OUT=folder ARGS="more options"); a demo tree without SRC
+# make test     pass the tests        make lint    style and types
+# make bench    measure               make clean   remove what was built
+# Both of the first two set up what is missing; they need Python and make only.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+OUT    ?= build/shards
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help shards test lint bench clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -5
+
+$(BIN)/python:
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Python 3.10 or later is needed; name one with 'make PYTHON=python3.11 …'" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "Python cannot make virtual environments here; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.installed: setup.cfg setup.py pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing wds_tools and what it needs"
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "installing what the tests need"
+	@$(PIP) -e '.[dev]'
+	@$(BIN)/python tests/support/install_peers.py
+	@touch $@
+
+shards: $(VENV)/.installed
+ifdef SRC
+	@$(BIN)/wds-tools convert "$(SRC)" "$(OUT)" $(ARGS)
+else
+	@test -d build/demo || { rm -rf build/demo.part && $(BIN)/wds-tools demo build/demo.part && mv build/demo.part build/demo; }
+	@$(BIN)/wds-tools convert build/demo "$(OUT)" $(ARGS)
+endif
+	@$(BIN)/wds-tools verify "$(OUT)"
+	@$(BIN)/wds-tools info "$(OUT)"
+
+test: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev
+	@$(BIN)/python benchmarks/convert.py $(ARGS)
+
+clean:
+	rm -rf build dist $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,103 @@
+"""Turn image trees into verified WebDataset shards.
+
+The public names are handed on from the rooms that define them, when they are first asked for, so that
+``import wds_tools`` costs nothing and loads no torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from wds_tools._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from wds_tools.convert.options import ConvertOptions
+    from wds_tools.convert.run import convert_tree
+    from wds_tools.errors import (
+        DecodeError,
+        FormatError,
+        IndexFileError,
+        ManifestError,
+        MissingExtraError,
+        NotFoundError,
+        OptionError,
+        SampleError,
+        SourceChangedError,
+        SourceError,
+        StaleIndexError,
+        StoreError,
+        TarError,
+        TargetBusyError,
+        TargetError,
+        TooManyErrors,
+        WdsToolsError,
+        WorkerError,
+    )
+    from wds_tools.tools.indexing import index_shards
+    from wds_tools.tools.verify import verify_dataset
+
+_ROOMS = {
+    "ConvertOptions": "convert.options",
+    "convert_tree": "convert.run",
+    "index_shards": "tools.indexing",
+    "verify_dataset": "tools.verify",
+    **dict.fromkeys(
+        (
+            "DecodeError",
+            "FormatError",
+            "IndexFileError",
+            "ManifestError",
+            "MissingExtraError",
+            "NotFoundError",
+            "OptionError",
+            "SampleError",
+            "SourceChangedError",
+            "SourceError",
+            "StaleIndexError",
+            "StoreError",
+            "TarError",
+            "TargetBusyError",
+            "TargetError",
+            "TooManyErrors",
+            "WdsToolsError",
+            "WorkerError",
+        ),
+        "errors",
+    ),
+}
+
+__all__ = [
+    "ConvertOptions",
+    "DecodeError",
+    "FormatError",
+    "IndexFileError",
+    "ManifestError",
+    "MissingExtraError",
+    "NotFoundError",
+    "OptionError",
+    "SampleError",
+    "SourceChangedError",
+    "SourceError",
+    "StaleIndexError",
+    "StoreError",
+    "TarError",
+    "TargetBusyError",
+    "TargetError",
+    "TooManyErrors",
+    "WdsToolsError",
+    "WorkerError",
+    "__version__",
+    "convert_tree",
+    "index_shards",
+    "verify_dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOMS.get(name)
+    if room is None:
+        raise AttributeError(f"module 'wds_tools' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"wds_tools.{room}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,131 @@
+"""``wds-tools convert``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+import click
+
+from wds_tools.cli.show import count_text, print_json, progress, size_text
+from wds_tools.convert.options import ENCODINGS, ON_ERROR, ConvertOptions, parse_size
+from wds_tools.convert.run import Result, convert_tree
+from wds_tools.errors import OptionError
+
+SHOWN = 10  # skipped files that are named in the summary
+
+
+def _size(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
+    try:
+        return parse_size(value)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    part, slash, parts = value.partition("/")
+    if not (slash and part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+        raise click.BadParameter(f"{value!r} is no part; the first of four is 0/4, the last 3/4")
+    return int(part), int(parts)
+
+
+def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    try:
+        with open(value, encoding="utf-8") as file:
+            names = tuple(line.strip() for line in file if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read {value!r}: {error}") from error
+    if not names:
+        raise click.BadParameter(f"{value!r} is empty; it holds one class name a line, in the order of the indexes")
+    return names
+
+
+@click.command(
+    "convert",
+    epilog="Example: wds-tools convert imagenet/train shards --split train --workers 8",
+)
+@click.argument("src")
+@click.argument("out")
+@click.option("--split", default="train", show_default=True, help="Name of the split, which begins the shards' names.")
+@click.option("--max-size", default="256MB", show_default=True, callback=_size, help="Most bytes of a shard.")
+@click.option("--max-count", type=int, help="Most samples of a shard.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the samples' order.")
+@click.option(
+    "--shuffle/--no-shuffle", default=True, show_default=True, help="Shuffle, or keep the order of the names."
+)
+@click.option("--workers", type=int, help="Processes that share the work.  [default: one a core]")
+@click.option("--image-size", type=int, help="Shrink images to this shorter side in pixels; none is enlarged.")
+@click.option("--quality", type=int, help="Quality (1-100) of images that are encoded anew.  [default: 90]")
+@click.option(
+    "--encode", type=click.Choice(ENCODINGS), default="keep", show_default=True, help="What images are stored as."
+)
+@click.option("--classes", callback=_classes, metavar="FILE", help="Class names, one a line, in the order of indexes.")
+@click.option("--metadata", is_flag=True, help="Add a json field with the source path and a table's other columns.")
+@click.option("--siblings", is_flag=True, help="Files of one stem (a.jpg a.txt a.json) become fields of one sample.")
+@click.option(
+    "--on-error", type=click.Choice(ON_ERROR), default="raise", show_default=True, help="What a bad image does."
+)
+@click.option("--engine", type=click.Choice(["process"]), default="process", show_default=True, help="Where tasks run.")
+@click.option("--task", callback=_task, metavar="I/N", help="Make only part I of N, counted from 0 (job arrays).")
+@click.option("--overwrite", is_flag=True, help="Replace the split if OUT has it already.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def command(
+    src: str,
+    out: str,
+    workers: int | None,
+    engine: str,
+    task: tuple[int, int] | None,
+    overwrite: bool,
+    as_json: bool,
+    **options: object,
+) -> None:
+    """Turn SRC into shards in OUT.
+
+    SRC is a folder that holds one folder a class, or a table (.csv, .tsv, .jsonl) with the columns path and label or
+    class. Run the same command again after an interruption: only what is missing is made.
+    """
+    started = time.monotonic()
+    with progress("converting", quiet=as_json) as bar:
+        result = convert_tree(
+            src,
+            out,
+            ConvertOptions(**options),  # type: ignore[arg-type]
+            workers=workers,
+            engine=engine,
+            task=task,
+            overwrite=overwrite,
+            progress=bar,
+        )
+    if as_json:
+        print_json(asdict(result))
+    else:
+        _summarise(result, time.monotonic() - started)
+
+
+def _summarise(result: Result, seconds: float) -> None:
+    shards = f"{count_text(result.samples, 'sample')} in {count_text(result.shards, 'shard')}, {size_text(result.size)}"
+    if not result.complete:
+        click.echo(f"{result.target}: this part is done; so far split {result.split!r} has {shards}")
+    elif not result.built:
+        click.echo(f"{result.target}: nothing to do, split {result.split!r} is there: {shards}")
+    else:
+        classes = f", {count_text(result.classes, 'class')}" if result.classes else ""
+        rate = f"{result.samples / seconds:,.0f} images/s, {result.source_bytes / seconds / 1e6:,.0f} MB/s"
+        click.echo(f"{result.target}: split {result.split!r} has {shards}{classes} ({seconds:.1f} s, {rate})")
+    for name in result.empty_classes[:SHOWN]:
+        click.echo(f"class {name!r} has no images", err=True)
+    if len(result.empty_classes) > SHOWN:
+        click.echo(f"… and {len(result.empty_classes) - SHOWN:,} more classes without images", err=True)
+    if result.num_skipped:
+        click.echo(f"{count_text(result.num_skipped, 'file')} skipped:", err=True)
+        for skip in result.skipped[:SHOWN]:
+            click.echo(f"  {skip.path!r}: {skip.reason}", err=True)
+        if result.num_skipped > SHOWN:
+            click.echo(f"  … and {result.num_skipped - SHOWN:,} more; 'skipped' in info.json lists them", err=True)
+    if result.ignored:
+        kinds = ", ".join(f"{count:,} {kind or 'without suffix'}" for kind, count in sorted(result.ignored.items()))
+        click.echo(f"not images by name, left out: {kinds}", err=True)

@@ -1,0 +1,69 @@
+"""How commands show numbers, progress and answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+
+def size_text(size: float) -> str:
+    """``44.9 MB``: bytes in decimal units, as ``--max-size`` takes them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} TB"
+
+
+def count_text(count: int, noun: str) -> str:
+    """``1 shard``, ``1,000 samples``, ``2 classes``."""
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=1))
+
+
+class Bar:
+    """A progress bar on standard error, where that is a terminal: images/s, MB/s, time left."""
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        # tqdm's monitor is a thread, and a process that forks should have none.
+        tqdm.monitor_interval = 0
+        self._bar: tqdm[Any] = tqdm(
+            desc=what, unit=" images", unit_scale=True, disable=True if quiet else None, leave=False, dynamic_ncols=True
+        )
+        self._started = time.monotonic()
+
+    def begin(self, samples: int, size: int) -> None:
+        self._bar.reset(total=samples or None)
+        self._started = time.monotonic()
+
+    def update(self, samples: int, size: int) -> None:
+        if self._bar.disable:
+            return
+        seconds = max(time.monotonic() - self._started, 1e-3)
+        self._bar.set_postfix_str(f"{size / seconds / 1e6:.0f} MB/s", refresh=False)
+        self._bar.update(samples - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+@contextmanager
+def progress(what: str, *, quiet: bool = False, total: int | None = None) -> Iterator[Bar]:
+    """A bar for as long as the block lasts."""
+    bar = Bar(what, quiet=quiet)
+    if total:
+        bar.begin(total, 0)
+    try:
+        yield bar
+    finally:
+        bar.close()

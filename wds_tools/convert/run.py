@@ -1,0 +1,404 @@
+"""A whole conversion: scan, plan, make what is missing, and write the manifest when every receipt stands.
+
+Every step may be the last one before a power cut. What makes running again safe: the source is scanned and planned anew,
+a shard counts as made only with a receipt that carries the digest of the same plan, and nothing is a dataset before
+``info.json`` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+from wds_tools.convert import sources, tree
+from wds_tools.convert.engines import Engine, make_engine
+from wds_tools.convert.entries import Source
+from wds_tools.convert.lock import target_lock
+from wds_tools.convert.options import ConvertOptions
+from wds_tools.convert.plan import make_plan
+from wds_tools.convert.shard import Job, build_shard, output_scale
+from wds_tools.convert.workspace import Plan, Workspace
+from wds_tools.errors import NotFoundError, OptionError, SourceError, TargetBusyError, TargetError
+from wds_tools.format import index, manifest, sidecars
+from wds_tools.format.manifest import Manifest
+from wds_tools.records import Receipt, ShardInfo, Skipped, SplitInfo
+from wds_tools.store.base import Store
+from wds_tools.store.local import LocalStore
+
+
+class Progress(Protocol):
+    """Told how a conversion goes on; a command line draws a bar from it."""
+
+    def begin(self, samples: int, size: int) -> None:
+        """The plan stands: so many samples, so many source bytes."""
+
+    def update(self, samples: int, size: int) -> None:
+        """So much of it is done."""
+
+
+class Quiet:
+    """Progress for nobody."""
+
+    def begin(self, samples: int, size: int) -> None: ...
+
+    def update(self, samples: int, size: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a conversion did. ``complete`` is False while other tasks of the array have shards to make."""
+
+    target: str
+    split: str
+    samples: int
+    shards: int
+    size: int
+    source_bytes: int
+    classes: int
+    built: int
+    complete: bool
+    skipped: tuple[Skipped, ...] = ()
+    num_skipped: int = 0
+    ignored: dict[str, int] = field(default_factory=dict)
+    empty_classes: tuple[str, ...] = ()
+
+
+def convert_tree(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    options: ConvertOptions | None = None,
+    *,
+    workers: int | None = None,
+    engine: str = "process",
+    task: tuple[int, int] | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Result:
+    """Convert a folder of class folders, or a table of images, to a dataset at ``target``.
+
+    ``options`` (or keywords such as ``split="val"``) say how, see `ConvertOptions`. ``workers`` processes share the work,
+    all cores' by default; 0 or 1 does it in this process. ``task=(i, n)`` makes only the i-th of n parts, counted from 0,
+    and the part that finishes last completes the dataset. ``overwrite`` replaces a split that is there. Running the
+    same call again goes on where an interrupted one stopped, and does nothing when all is done.
+
+    Raises `OptionError`, `SourceError`, `TargetError`, `StoreError`, and `SampleError` for a bad image unless
+    ``on_error="skip"``.
+    """
+    options = replace(options or ConvertOptions(), **changes)
+    if task is not None and not 0 <= task[0] < task[1]:
+        raise OptionError(f"task {task[0]}/{task[1]} is none; the first of four is 0/4, the last 3/4")
+    if task is not None and overwrite:
+        raise OptionError(
+            "overwrite cannot go with task: each task would remove what the others made; use it in a first run"
+        )
+    store = _target_store(os.fspath(target), os.fspath(source))
+    conversion = _Conversion(os.fspath(source), store, options, make_engine(engine, workers), progress or Quiet())
+    if task is None:
+        with target_lock(store):
+            return conversion.run(overwrite)
+    return _run_task(conversion, store, task)
+
+
+def _run_task(conversion: _Conversion, store: Store, task: tuple[int, int]) -> Result:
+    """Make one part: the first task that comes writes the plan down, all others wait for it."""
+    while True:
+        with target_lock(store, shared=True):
+            result = conversion.run_planned(task)
+        with contextlib.suppress(TargetBusyError), target_lock(store):
+            # Alone: either there was no plan yet, or this was the last task, and the lock goes with it.
+            if result is None:
+                result = conversion.plan_only()
+        if result is not None:
+            return result
+
+
+def _target_store(target: str, source: str) -> Store:
+    if "://" in target:
+        raise OptionError(f"target {target!r} is a URL; only local folders can be written to")
+    here, there = os.path.realpath(source), os.path.realpath(target)
+    if here == there or (there.startswith(here + os.sep) and os.path.isdir(here)):
+        raise TargetError(f"target {target!r} lies inside the source {source!r}; choose a folder outside of it")
+    try:
+        os.makedirs(there, exist_ok=True)
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(None, "permission denied")
+    except FileExistsError:
+        raise TargetError(f"target {target!r} is a file; choose a folder") from None
+    except OSError as error:
+        raise TargetError(f"cannot write to {target!r}: {error.strerror}; choose another folder") from error
+    return LocalStore(there)
+
+
+class _Conversion:
+    """One call of `convert_tree`, step by step."""
+
+    def __init__(self, source: str, store: Store, options: ConvertOptions, engine: Engine, progress: Progress) -> None:
+        self._source = source
+        self._store = store
+        self._options = options
+        self._engine = engine
+        self._progress = progress
+        self._workspace = Workspace(store, options.split)
+        self._found: Source | None = None
+        self._built = 0
+
+    def run(self, overwrite: bool) -> Result:
+        """All of it, under the exclusive lock."""
+        before = self._read_manifest()
+        if overwrite:
+            before = self._remove_split(before)
+        with self._engine:
+            plan = self._new_plan(before)
+            if isinstance(plan, Result):
+                return plan
+            receipts = self._build(plan, None)
+        self._finish(plan, receipts, before)
+        return self._result(plan, receipts, complete=True)
+
+    def plan_only(self) -> Result | None:
+        """Write the plan down for an array of tasks; a result if there is nothing left to do."""
+        if self._written_plan() is not None:
+            return None
+        with self._engine:
+            plan = self._new_plan(self._read_manifest())
+        return plan if isinstance(plan, Result) else None
+
+    def run_planned(self, task: tuple[int, int]) -> Result | None:
+        """One task's part of the written plan, None if there is no plan."""
+        plan = self._written_plan()
+        if plan is None:
+            return None
+        with self._engine:
+            receipts = self._build(plan, task)
+        complete = len(receipts) == len(plan.shards)
+        if complete:
+            self._finish(plan, receipts, self._read_manifest())
+        return self._result(plan, receipts, complete)
+
+    def _new_plan(self, before: Manifest) -> Plan | Result:
+        """A plan made from the source as it is now, or the result if the split is there already."""
+        self._found = self._scan(before.without_split(self._options.split))
+        done = before.splits.get(self._options.split)
+        if done is not None:
+            return self._already_there(done, before)
+        self._check_target()
+        return self._plan(self._found)
+
+    # -- before anything is made
+
+    def _read_manifest(self) -> Manifest:
+        try:
+            return manifest.load(self._store.read(manifest.NAME), self._store.url(manifest.NAME))
+        except NotFoundError:
+            return Manifest()
+
+    def _remove_split(self, before: Manifest) -> Manifest:
+        """Take the split out of the manifest first, so that no reader takes what follows for whole."""
+        split = before.splits.get(self._options.split)
+        names = {shard.name for shard in split.shards} if split else set()
+        if split:
+            before = before.without_split(self._options.split)
+            if before.splits:
+                self._write_manifest(before)
+            else:
+                self._store.delete(manifest.NAME)
+                self._store.delete(sidecars.SIZES)
+        for name in sorted(names | set(self._shards_there())):
+            self._store.delete(name)
+            self._store.delete(index.index_name(name))
+        self._workspace.clear()
+        return before
+
+    def _shards_there(self) -> list[str]:
+        prefix = self._options.split + "-"
+        return [
+            name
+            for name in self._store.list(prefix)
+            if name.endswith(".tar") and name[len(prefix) : -len(".tar")].isdigit()
+        ]
+
+    def _scan(self, before: Manifest) -> Source:
+        options = self._options
+        strict = options.on_error == "raise"
+        classes = options.classes or before.classes or None  # those of the other splits
+        if options.classes and before.classes and options.classes != before.classes:
+            raise TargetError(
+                f"{self._store.url()!r} has {len(before.classes)} classes already and --classes lists others; "
+                "leave --classes out, or convert to another folder"
+            )
+        if sources.is_list(self._source):
+            return sources.read_list(self._source, classes=classes, strict=strict)
+        if not os.path.isdir(self._source):
+            what = "is a file, not a folder" if os.path.exists(self._source) else "does not exist"
+            raise SourceError(
+                f"source {self._source!r} {what}; give a folder of class folders, or a table that ends in "
+                f"{', '.join(sources.SUFFIXES)}"
+            )
+        root = os.path.abspath(self._source)
+        return tree.scan(root, classes=classes, siblings=options.siblings, strict=strict, map_=self._engine.map)
+
+    def _settings(self, found: Source) -> dict[str, Any]:
+        return {**self._options.settings(), "source": found.digest}
+
+    def _written_plan(self) -> Plan | None:
+        """The plan of an earlier task of the same array; what it says of the options must be what we are asked."""
+        plan = self._workspace.read_plan()
+        if plan is None:
+            return None
+        asked = self._options.settings()
+        if {key: plan.settings.get(key) for key in asked} != asked:
+            raise TargetError(
+                f"{self._store.url()!r} holds an unfinished conversion with other options; "
+                "run that one to its end, or start afresh with --overwrite"
+            )
+        return plan
+
+    def _already_there(self, done: SplitInfo, before: Manifest) -> Result:
+        assert self._found is not None
+        if done.settings != self._settings(self._found):
+            raise TargetError(
+                f"{self._store.url()!r} holds a split {done.name!r} already, made from another source or with other options; "
+                "replace it with --overwrite, or choose another folder or --split"
+            )
+        self._workspace.clear()
+        return self._summary(done, len(before.classes), built=0, source_bytes=sum(self._found.sizes))
+
+    def _check_target(self) -> None:
+        """Shards that no receipt of ours accounts for belong to somebody else."""
+        strangers = sorted(set(self._shards_there()) - self._workspace.receipts())
+        if strangers and not self._workspace.exists():
+            raise TargetError(
+                f"{self._store.url(strangers[0])!r} is there already and belongs to no finished dataset; "
+                "move it away, replace all with --overwrite, or choose another folder"
+            )
+
+    # -- plan and shards
+
+    def _job(self, root: str, classes: tuple[str, ...]) -> Job:
+        return Job(root, self._store, self._options, classes)
+
+    def _plan(self, found: Source) -> Plan:
+        """Cut the source into shards, and write that down."""
+        scale = output_scale(self._job(found.root, found.classes), found.lines)
+        source_bytes = sum(found.sizes)
+        self._check_space(int(source_bytes * scale) + len(found.lines) * 2048)
+        if isinstance(self._store, LocalStore):
+            self._store.sweep()
+            self._store.sweep(prefix=self._options.split)
+        shards = []
+        for shard, lines in make_plan(found.lines, found.sizes, self._options, scale=scale):
+            self._workspace.write_entries(shard.name, lines)
+            shards.append(shard)
+        for name in self._workspace.receipts() - {shard.name for shard in shards}:  # of an earlier, longer plan
+            self._store.delete(name)
+            self._store.delete(index.index_name(name))
+        plan = Plan(
+            root=found.root,
+            settings=self._settings(found),
+            classes=found.classes,
+            shards=tuple(shards),
+            source_bytes=source_bytes,
+            skipped=tuple(found.skipped[: manifest.MAX_LISTED_SKIPS]),
+            num_skipped=len(found.skipped),
+        )
+        self._workspace.write_plan(plan)
+        found.lines, found.sizes = [], ()  # they are written down; a million of them need not be kept
+        return plan
+
+    def _check_space(self, needed: int) -> None:
+        if isinstance(self._store, LocalStore):
+            there = sum(self._store.size(name) for name in self._shards_there())
+            free = shutil.disk_usage(self._store.root).free + there
+            if needed > free * 1.02:
+                raise TargetError(
+                    f"{self._store.url()!r} has {free / 1e6:,.0f} MB free and about {needed / 1e6:,.0f} MB are needed; "
+                    "free some space, or choose another disk"
+                )
+
+    def _build(self, plan: Plan, task: tuple[int, int] | None) -> list[Receipt]:
+        """Make this task's missing shards. Answers with all receipts that stand, in the shards' order."""
+        standing = {shard.name: self._workspace.read_receipt(shard) for shard in plan.shards}
+        mine = [
+            shard
+            for number, shard in enumerate(plan.shards)
+            if standing[shard.name] is None and (task is None or number % task[1] == task[0])
+        ]
+        done = [receipt for receipt in standing.values() if receipt is not None]
+        samples, size = sum(r.samples + len(r.skipped) for r in done), sum(r.source_bytes for r in done)
+        self._progress.begin(plan.samples, plan.source_bytes)
+        self._progress.update(samples, size)
+        function = partial(build_shard, self._job(plan.root, plan.classes))
+        for receipt in self._engine.run(function, mine, lambda n, b: self._progress.update(samples + n, size + b)):
+            standing[receipt.name] = receipt
+            self._built += 1
+        if task is not None:  # other tasks have been at work meanwhile
+            standing = {s.name: standing[s.name] or self._workspace.read_receipt(s) for s in plan.shards}
+        return [receipt for receipt in standing.values() if receipt is not None]
+
+    # -- after everything is made
+
+    def _finish(self, plan: Plan, receipts: list[Receipt], before: Manifest) -> None:
+        split = self._split(plan, receipts)
+        if not split.samples:
+            first = split.skipped[0]
+            raise SourceError(
+                f"{self._source!r} has no usable image: {split.num_skipped} skipped, the first is {first.path!r}: {first.reason}"
+            )
+        others = before.without_split(self._options.split)
+        classes = others.classes or plan.classes
+        self._write_manifest(before.with_split(split, classes))
+        if isinstance(self._store, LocalStore):
+            self._store.sweep(prefix=self._options.split)
+        self._workspace.clear()
+
+    def _split(self, plan: Plan, receipts: list[Receipt]) -> SplitInfo:
+        fields: Counter[str] = Counter()
+        suffixes: dict[str, set[str]] = {}
+        skipped = list(plan.skipped)
+        for receipt in receipts:
+            fields.update(receipt.fields)
+            skipped += receipt.skipped
+            for kind, counts in receipt.suffixes.items():
+                suffixes.setdefault(kind, set()).update(counts)
+        return SplitInfo(
+            name=self._options.split,
+            shards=tuple(ShardInfo(r.name, r.samples, r.size, r.sha256) for r in receipts),
+            fields=dict(fields),
+            # Where all files of a field had one suffix, extracting can give it back.
+            suffixes={k: s for k, (s, *more) in suffixes.items() if not more and s != f".{k}"},
+            settings=plan.settings,
+            skipped=tuple(skipped[: manifest.MAX_LISTED_SKIPS]),
+            num_skipped=plan.num_skipped + sum(len(r.skipped) for r in receipts),
+        )
+
+    def _write_manifest(self, content: Manifest) -> None:
+        self._store.write_atomic(sidecars.SIZES, [sidecars.dump_sizes(dict(content.splits))])
+        self._store.write_atomic(manifest.NAME, [manifest.dump(content)])
+
+    def _result(self, plan: Plan, receipts: list[Receipt], complete: bool) -> Result:
+        split = self._split(plan, receipts)
+        return self._summary(split, len(plan.classes), self._built, plan.source_bytes, complete)
+
+    def _summary(self, split: SplitInfo, classes: int, built: int, source_bytes: int, complete: bool = True) -> Result:
+        found = self._found
+        return Result(
+            target=self._store.url(),
+            split=split.name,
+            samples=split.samples,
+            shards=len(split.shards),
+            size=sum(shard.size or 0 for shard in split.shards),
+            source_bytes=source_bytes,
+            classes=classes,
+            built=built,
+            complete=complete,
+            skipped=split.skipped,
+            num_skipped=split.num_skipped,
+            ignored=dict(found.ignored) if found else {},
+            empty_classes=found.empty_classes if found else (),
+        )

@@ -1,0 +1,63 @@
+"""What a dataset says of itself, as plain values: the manifest where there is one, the indexes where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+from wds_tools.format import index
+from wds_tools.format.dataset import open_dataset
+from wds_tools.store.resolve import locate
+
+
+def describe_dataset(dataset: str | PathLike[str] | Sequence[str | PathLike[str]]) -> dict[str, Any]:
+    """Splits, classes, sizes and fields of a dataset, ready for JSON. Counts that nothing tells are None.
+
+    Reads ``info.json`` and, without one, the first line of every index; no shard is opened.
+    """
+    place = locate(dataset)
+    store = place.store
+    found = open_dataset(store, place.names)
+    content = found.manifest
+    splits: dict[str, Any] = {}
+    for name, shards in found.splits.items():
+        if content is not None:
+            info = content.splits[name]
+            counts: list[int | None] = [shard.samples for shard in info.shards]
+            sizes: list[int | None] = [shard.size for shard in info.shards]
+            fields, settings, skipped = info.fields, info.settings, info.num_skipped
+        else:
+            counts = [_indexed_count(store.url(shard)) for shard in shards]
+            sizes = [store.size(shard) for shard in shards]
+            fields, settings, skipped = {}, {}, 0
+        splits[name] = {
+            "samples": _total(counts),
+            "shards": len(shards),
+            "bytes": _total(sizes),
+            "fields": fields,
+            "skipped": skipped,
+            "settings": settings,
+            "names": list(shards),
+            "shard_samples": counts,
+        }
+    return {
+        "place": store.url(),
+        "manifest": content is not None,
+        "classes": list(content.classes) if content is not None else [],
+        "splits": splits,
+    }
+
+
+def _total(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _indexed_count(path: str) -> int | None:
+    try:
+        with open(index.index_name(path), "rb") as file:
+            words = file.readline(100).split()
+    except OSError:
+        return None
+    return int(words[1]) if len(words) == 2 and words[1].isdigit() else None
