@@ -4,6 +4,7 @@ import sys
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from PIL import Image
 
 from tests.support import images
 from wds_tools.image.kinds import EXTENSIONS, KINDS, check, sniff
@@ -123,6 +124,11 @@ def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image():
 
 def test_a_gif_is_walked_through_local_colour_tables_and_extensions():
     data = images.animation("gif")
+    assert check("gif", data + b"tail") is None
+    assert check("gif", data[:-1] + b"tail") == "truncated GIF: no trailer"
+    colours = Image.frombytes("P", (2, 2), bytes(4))
+    colours.putpalette(b";,!" * 256)
+    data = images.saved(colours, "gif", optimize=False)
     assert check("gif", data + b"tail") is None
     assert check("gif", data[:-1] + b"tail") == "truncated GIF: no trailer"
 

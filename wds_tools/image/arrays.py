@@ -40,7 +40,7 @@ def decode_npy(data: "bytes | memoryview", max_bytes: int = MAX_ARRAY_BYTES) -> 
         flat = np.frombuffer(data, dtype, count, start) if claimed else np.empty(count, dtype)
         array: NDArray[Any] = flat.reshape(shape, order="F" if fortran else "C").copy(order="K")
     except _FOREIGN as error:
-        raise DecodeError(f"damaged npy header: shape {shape} of {dtype}") from error
+        raise DecodeError(f"damaged npy header: shape {shape} of {dtype.name}") from error
     return array
 
 
@@ -74,7 +74,7 @@ def _header(data: "bytes | memoryview") -> "tuple[tuple[int, ...], bool, np.dtyp
         raise DecodeError("not an npy array, or its header is damaged") from error
     if dtype.hasobject:
         raise DecodeError("array of Python objects: a pickle, which is never loaded")
-    # A type of no width would make any count of elements look free.
-    if any(side < 0 for side in shape):
-        raise DecodeError(f"damaged npy header: shape {shape} of {dtype}")
+    # A type of no width would make any count of elements look free; numpy has 64 dimensions at most.
+    if len(shape) > 64 or not all(0 <= side < 1 << 63 for side in shape) or not dtype.itemsize:
+        raise DecodeError("damaged npy header: there is no such array")
     return shape, fortran, dtype, file.tell()

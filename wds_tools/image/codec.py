@@ -257,7 +257,7 @@ def _limit(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _orientation(image: "Image.Image") -> int:
-    """The EXIF orientation, 1 to 8."""
+    """The EXIF orientation, 1 to 8; what cannot be read is 1."""
     try:
         value = image.getexif().get(_ORIENTATION)
     except _FOREIGN:
@@ -311,9 +311,8 @@ def _array_pixels(data: bytes, max_pixels: int) -> "NDArray[np.uint8]":
 
     array = decode_npy(data)
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.shape[2:] not in ((), (1,), (3,)) or not array.size:
-        raise DecodeError(
-            f"array of {array.dtype} with shape {array.shape} is not an image: uint8 (height, width, 3) is"
-        )
+        found = f"{array.dtype.name} array with shape {array.shape}"
+        raise DecodeError(f"{found} is not an image: uint8 (height, width, 3) is")
     _limit((array.shape[1], array.shape[0]), max_pixels)
     if array.shape[2:] == (3,):
         return np.ascontiguousarray(array)

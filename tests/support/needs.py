@@ -1,0 +1,50 @@
+"""What a test needs that not every machine has.
+
+A missing need skips the test and says why; where ``WDS_TOOLS_NO_SKIP`` is set, as in CI, it fails instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+
+def _missing(reason: str) -> None:
+    if os.environ.get("WDS_TOOLS_NO_SKIP"):
+        pytest.fail(f"{reason}, and nothing may be skipped here")
+    pytest.skip(reason)
+
+
+def tool(name: str) -> str:
+    """The path of an installed program."""
+    path = shutil.which(name)
+    if path is None:
+        _missing(f"{name} is not installed")
+    return str(path)
+
+
+def strace() -> str:
+    """The path of an strace that is allowed to trace here."""
+    path = tool("strace")
+    if subprocess.run([path, "-o", os.devnull, "true"], capture_output=True, check=False).returncode:
+        _missing("strace is not allowed to trace here")
+    return path
+
+
+def root() -> None:
+    if sys.platform == "win32" or os.geteuid() != 0:
+        _missing("only root can do this")
+
+
+def package(name: str) -> object:
+    """An installed package, imported."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        _missing(f"{name} does not import ({error})")
+        raise
