@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from wds_tools.cli.show import count_text, print_json, size_text
+from wds_tools.image.kinds import KINDS
+from wds_tools.store.resolve import expand_braces
 from wds_tools.tools.describe import describe_dataset
 
 
@@ -26,7 +28,9 @@ def command(dataset: tuple[str, ...], as_json: bool) -> None:
         return
     click.echo(found["place"])
     if not found["manifest"]:
-        click.echo("no info.json: counts come from indexes, where there are any ('wds-tools index' makes both)")
+        click.echo(
+            "no info.json was read: counts come from indexes, where there are any ('wds-tools index' makes both)"
+        )
     for name, split in found["splits"].items():
         samples = (
             count_text(split["samples"], "sample") if split["samples"] is not None else "unknown number of samples"
@@ -45,13 +49,30 @@ def command(dataset: tuple[str, ...], as_json: bool) -> None:
 
 def _how_to_read(found: dict[str, Any]) -> str:
     """Three lines of Python that read the first split with nothing but webdataset."""
-    shards = [name for split in found["splits"].values() for name in split["names"]]
-    first, last = os.path.join(found["place"], shards[0]), shards[-1]
-    numbers = [re.search(r"\d+(?=\.tar$)", name) for name in (first, last)]
-    if len(shards) > 1 and numbers[0] and numbers[1]:
-        first = f"{first[: numbers[0].start()]}{{{numbers[0][0]}..{numbers[1][0]}}}.tar"
+    split = next(iter(found["splits"].values()))
+    images = ";".join(field for field in split["fields"] if field in KINDS)
+    if images:
+        columns = {"key": "__key__", "image": images} | ({"label": "cls"} if "cls" in split["fields"] else {})
+        names = ", ".join(columns)
+        loop = f"for {names} in dataset.to_tuple({', '.join(map(repr, columns.values()))}): print({names})"
+    else:
+        loop = "for sample in dataset: print(sample['__key__'], list(sample))"
+    urls = _urls(found["place"], split["names"])
     return (
-        "  import webdataset\n"
-        f"  dataset = webdataset.WebDataset({first!r}, shardshuffle=False).decode('pil')\n"
-        "  for sample in dataset: print(sample['__key__'], sample['jpg'].size, sample['cls'])"
+        f"  import {'glob, ' if urls.startswith('sorted') else ''}webdataset\n"
+        f"  dataset = webdataset.WebDataset({urls}, shardshuffle=False).decode('pil')\n"
+        f"  {loop}"
     )
+
+
+def _urls(place: str, names: list[str]) -> str:
+    """A Python expression for the shards: brace notation where they are numbered through, else a glob."""
+    first, last = (re.search(r"\d+(?=\.tar$)", name) for name in (names[0], names[-1]))
+    if first and last and 0 < int(last[0]) - int(first[0]) == len(names) - 1:
+        braces = f"{names[0][: first.start()]}{{{first[0]}..{last[0]}}}.tar"
+        if expand_braces(braces) == names:
+            return repr(os.path.join(place, braces))
+    if len(names) == 1:
+        return repr(os.path.join(place, names[0]))
+    common = os.path.commonprefix(names)  # noqa: RUF071 - letters in common are what a glob wants
+    return f"sorted(glob.glob({os.path.join(place, common + '*.tar')!r}))"

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import importlib
-import os
+import io
 import sys
+import traceback
 from typing import NoReturn
 
 import click
@@ -57,17 +58,15 @@ def group() -> None:
 
 def main() -> NoReturn:
     """The ``wds-tools`` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show is shown escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        group.main(prog_name="wds-tools", standalone_mode=False)
-        code = 0
-    except click.exceptions.Abort:
-        click.echo("\nInterrupted. Run the same command again to go on.", err=True)
+        # click hands its errors on to us, and answers with the code where a command asked for one; when whoever
+        # read our output has gone, it exits by itself, quietly, with 1.
+        code = group.main(prog_name="wds-tools", standalone_mode=False) or 0
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("Interrupted. Run the same command again; convert goes on where it was.", err=True)
         code = 130
-    except KeyboardInterrupt:
-        click.echo("\nInterrupted. Run the same command again to go on.", err=True)
-        code = 130
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
     except click.ClickException as error:
         error.show()
         code = 2
@@ -77,13 +76,7 @@ def main() -> NoReturn:
     except WdsToolsError as error:
         click.echo(f"Error: {error}", err=True)
         code = 1
-    except BrokenPipeError:
-        # Whoever read our output has gone, which is their right; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except Exception:  # noqa: BLE001 - the last boundary: anything that arrives here is a bug
-        import traceback
-
         traceback.print_exc()
         click.echo(
             f"\nThis is a bug in wds-tools {VERSION}. Please report it in {REPORT} with the lines above and the command.",

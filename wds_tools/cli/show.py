@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
-from tqdm import tqdm
 
 
 def size_text(size: float) -> str:
@@ -35,26 +35,30 @@ class Bar:
     """A progress bar on standard error, where that is a terminal: images/s, MB/s, time left."""
 
     def __init__(self, what: str, *, quiet: bool = False) -> None:
-        # tqdm's monitor is a thread, and a process that forks should have none.
-        tqdm.monitor_interval = 0
-        self._bar: tqdm[Any] = tqdm(
-            desc=what, unit=" images", unit_scale=True, disable=True if quiet else None, leave=False, dynamic_ncols=True
-        )
+        self._bar: Any = None
         self._started = time.monotonic()
+        if not quiet and sys.stderr.isatty():
+            from tqdm import tqdm  # slow to load, and most runs in scripts show no bar
+
+            # tqdm's monitor is a thread, and a process that forks should have none.
+            tqdm.monitor_interval = 0
+            self._bar = tqdm(desc=what, unit=" images", unit_scale=True, leave=False, dynamic_ncols=True)
 
     def begin(self, samples: int, size: int) -> None:
-        self._bar.reset(total=samples or None)
         self._started = time.monotonic()
+        if self._bar is not None:
+            self._bar.reset(total=samples or None)
 
     def update(self, samples: int, size: int) -> None:
-        if self._bar.disable:
+        if self._bar is None:
             return
         seconds = max(time.monotonic() - self._started, 1e-3)
         self._bar.set_postfix_str(f"{size / seconds / 1e6:.0f} MB/s", refresh=False)
         self._bar.update(samples - self._bar.n)
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 An engine maps a function over items and lets go of everything when the caller stops early. Workers leave Ctrl-C to
 the driver, report progress through shared counters, look at a shared flag to end early, and exit when the driver is gone.
+A worker may be killed at any moment, so the driver never waits for a lock that a worker may hold, nor for the rest of
+an answer that a dead one began to send.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -80,43 +84,68 @@ class ProcessEngine:
         # A fork is ready in a millisecond and sees what is loaded already; elsewhere than Linux it is not safe.
         self._context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._workers = workers
-        self._stop = self._context.Event()
-        self._counters = self._context.Array("q", 2)
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: Any = None
 
     def __enter__(self) -> ProcessEngine:
-        self._pool = ProcessPoolExecutor(self._workers, self._context, _start_worker, (self._stop, self._counters))
+        self._stop = self._context.RawValue("b", 0)
+        self._counters = self._context.RawArray("q", 2 * self._workers)  # samples and bytes by worker
+        seats = self._context.Value("i", 0)
+        self._pool = ProcessPoolExecutor(
+            self._workers, self._context, _start_worker, (self._stop, self._counters, seats)
+        )
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._pool is not None
-        if error is not None:
-            self._stop.set()
+        self._stop.value = 1
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterable[Result]:
-        assert self._pool is not None
         found = list(items)
+        size = max(1, len(found) // (self._workers * 8))
         with _worker_errors():
-            yield from self._pool.map(function, found, chunksize=max(1, len(found) // (self._workers * 8)))
+            futures = deque(
+                self._submit(_run_chunk, function, found[start : start + size]) for start in range(0, len(found), size)
+            )
+            while futures:
+                while not futures[0].done():
+                    self._wait({futures[0]})
+                yield from futures.popleft().result()
 
     def run(self, function: Callable[[Item, Tick], Result], items: Iterable[Item], watch: Watch) -> Iterator[Result]:
-        assert self._pool is not None
         waiting: set[Future[Result]] = set()
         source = iter(items)
         with _worker_errors():
             while True:
                 # A short queue keeps workers busy without holding every task in memory.
                 while len(waiting) < 2 * self._workers + 2 and (item := next(source, None)) is not None:
-                    waiting.add(self._pool.submit(_run_task, function, item))
+                    waiting.add(self._submit(_run_task, function, item))
                 if not waiting:
                     return
-                finished, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-                watch(*self._counters[:])
+                finished, waiting = self._wait(waiting)
+                watch(sum(self._counters[::2]), sum(self._counters[1::2]))
                 for future in finished:
                     yield future.result()
+
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        # The first one forks the workers, and they are to leave Ctrl-C alone from their first moment on.
+        with _held_interrupts():
+            future: Future[Any] = self._pool.submit(function, *arguments)
+            return future
+
+    def _wait(self, futures: set[Future[Result]]) -> tuple[set[Future[Result]], set[Future[Result]]]:
+        finished, waiting = wait(futures, _POLL_SECONDS, FIRST_COMPLETED)
+        if not finished and connection.wait([process.sentinel for process in self._processes()], 0):
+            # The pool sees by itself that a worker is dead, unless it waits for the rest of that worker's answer.
+            # With no writer left, its wait ends.
+            for process in self._processes():
+                process.kill()
+            self._pool._result_queue._writer.close()
+        return finished, waiting
+
+    def _processes(self) -> list[Any]:
+        return list((self._pool._processes or {}).values())
 
 
 def make_engine(name: str, workers: int | None) -> Engine:
@@ -141,14 +170,30 @@ def _worker_errors() -> Iterator[None]:
         ) from error
 
 
-_shared: tuple[Any, Any] | None = None
+@contextlib.contextmanager
+def _held_interrupts() -> Iterator[None]:
+    """Ctrl-C comes after the block, and not at all to processes that begin in it, where the system can do that."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker(stop: Any, counters: Any) -> None:
+_shared: tuple[Any, Any, int] | None = None
+
+
+def _start_worker(stop: Any, counters: Any, seats: Any) -> None:
     global _shared
-    _shared = stop, counters
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with seats.get_lock():
+        seat = seats.value
+        seats.value += 1
+    _shared = stop, counters, 2 * seat
     threading.Thread(target=_exit_with_driver, daemon=True).start()
 
 
@@ -161,13 +206,16 @@ def _exit_with_driver() -> None:
 
 def _run_task(function: Callable[[Item, Tick], Result], item: Item) -> Result:
     assert _shared is not None
-    stop, counters = _shared
+    stop, counters, seat = _shared
 
     def tick(samples: int, size: int) -> None:
-        with counters.get_lock():
-            counters[0] += samples
-            counters[1] += size
-        if stop.is_set():
+        counters[seat] += samples
+        counters[seat + 1] += size
+        if stop.value:
             raise Cancelled
 
     return function(item, tick)
+
+
+def _run_chunk(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]

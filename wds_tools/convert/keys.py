@@ -34,8 +34,8 @@ def clean(stem: str) -> str:
     if escaped.startswith((".", "__")):
         escaped = f"%{ord(escaped[0]):02X}" + escaped[1:]
     if len(escaped) > MAX_KEY:
-        digest = hashlib.blake2b(stem.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
-        escaped = f"{escaped[: MAX_KEY - 9]}_{digest}"
+        digest = hashlib.blake2b(stem.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+        escaped = f"{escaped[: MAX_KEY - 17]}_{digest}"
     return escaped
 
 

@@ -11,7 +11,7 @@ from wds_tools.errors import OptionError
 ENCODINGS = ("keep", "jpg", "png", "webp", "npy")
 ON_ERROR = ("raise", "skip")
 _SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:

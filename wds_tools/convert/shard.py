@@ -1,7 +1,7 @@
 """One plan, one shard: a repeatable task.
 
-Source files are read straight into the place that their bytes have in the shard, in a buffer of a few megabytes that
-also holds the headers and is hashed and written whole; nothing is done byte by byte or member by member in between.
+Every source file is read with one call; headers and files are joined to chunks of a fixed size, which are hashed and
+written whole while they are in the processor's cache; nothing is done byte by byte, or written member by member.
 (`copy_file_range` would save one copy, but the bytes are needed here for the digest and to see what they are.)
 Then the shard is read back and must have the same digest, and its index and its receipt are written. A task that
 ends early leaves nothing under the shard's name.
@@ -23,16 +23,17 @@ from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.workspace import Workspace
 from wds_tools.errors import SampleError, SourceChangedError, StoreError
 from wds_tools.format import index, tar
+from wds_tools.format.digest import DigestReader
 from wds_tools.image.kinds import check, sniff
 from wds_tools.records import Receipt, ShardPlan, Skipped
 from wds_tools.store.base import Store
 
-CHUNK = 4 << 20  # what is hashed and written at a time: large enough to amortise calls, small enough for the cache
+CHUNK = 128 << 10  # what is hashed and written at a time: larger ones leave the cache in between (docs/performance.md)
 
 # Called with samples and source bytes done since the last call; raises to end the task early.
 Tick = Callable[[int, int], None]
 _TICK_EVERY = 256  # samples
-_Field = tuple[str, bytes | memoryview]
+_Field = tuple[str, bytes]
 
 _ZEROS = bytes(tar.BLOCK)
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -58,7 +59,7 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
     workspace = Workspace(job.target, job.options.split)
     packer = _Packer(job, tick)
     job.target.write_atomic(plan.name, packer.chunks(workspace.read_entries(plan.name)))
-    if _digest(job.target, plan.name, packer.buffer) != packer.sha256.hexdigest():
+    if _digest(job.target, plan.name) != packer.sha256.hexdigest():
         raise StoreError(
             f"{job.target.url(plan.name)!r} does not read back as it was written; check the disk's health and run again"
         )
@@ -69,8 +70,8 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
         samples=len(packer.lines),
         size=packer.size,
         sha256=packer.sha256.hexdigest(),
-        fields=dict(packer.fields),
-        suffixes={kind: dict(suffixes) for kind, suffixes in packer.suffixes.items()},
+        fields=packer.fields,
+        suffixes=packer.suffixes,
         source_bytes=packer.source_bytes,
         skipped=tuple(packer.skipped),
     )
@@ -78,72 +79,70 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
     return receipt
 
 
-def _digest(store: Store, name: str, buffer: bytearray) -> str:
-    digest = hashlib.sha256()
-    view = memoryview(buffer)
+def _digest(store: Store, name: str) -> str:
     with store.stream(name) as file:
-        while count := file.readinto(buffer):  # type: ignore[attr-defined]
-            digest.update(view[:count])
-    return digest.hexdigest()
+        return DigestReader(file).finish()
 
 
 class _Packer:
-    """Fills a buffer with members and hands it out when it is full.
-
-    A sample of one untouched image is read straight into its place; anything else is gathered first.
-    """
+    """Turns entries into a shard's bytes, `CHUNK` of them or more at a time, and keeps the books: index, digest, counts."""
 
     def __init__(self, job: Job, tick: Tick) -> None:
-        self.buffer = bytearray(CHUNK)
         self.sha256 = hashlib.sha256()
         self.lines: list[str] = []
-        self.fields: Counter[str] = Counter()
-        self.suffixes: dict[str, Counter[str]] = {}
         self.skipped: list[Skipped] = []
         self.source_bytes = 0
-        self.size = 0  # bytes handed out: the place in the shard where the buffer begins
-        self._end = 0  # bytes in the buffer
+        self.size = 0  # bytes handed out and waiting: where the next header will be
+        self._parts: list[bytes] = []  # bytes waiting to be handed out
+        self._kinds: dict[tuple[str, str], int] = {}  # samples by image field and source suffix
+        self._beside: Counter[str] = Counter()  # samples by every other field
         self._job = job
         self._tick = tick
-        self._labels: dict[int, tuple[int, bytes]] = {}
+        self._labels: dict[str, tuple[int, bytes]] = {}
         self._folder: int | None = None
         # The whole path for systems that cannot open relative to a folder.
         self._prefix = "" if _DIR_FD else job.source + os.sep
 
-    def chunks(self, lines: list[str]) -> Iterator[memoryview]:
+    @property
+    def fields(self) -> dict[str, int]:
+        """Samples by field."""
+        counts = Counter(self._beside)
+        for (kind, _), count in self._kinds.items():
+            counts[kind] += count
+        return dict(counts)
+
+    @property
+    def suffixes(self) -> dict[str, dict[str, int]]:
+        """Samples by image field and source suffix."""
+        counts: dict[str, dict[str, int]] = {}
+        for (kind, suffix), count in self._kinds.items():
+            counts.setdefault(kind, {})[suffix] = count
+        return counts
+
+    def chunks(self, lines: list[str]) -> Iterator[bytes]:
         """The shard's bytes, from the lines of its entries."""
         options = self._job.options
-        ticked = ticked_bytes = 0
+        gathers = options.transcodes or options.metadata
+        flushed = ticked = ticked_bytes = 0
         if _DIR_FD:
             self._folder = os.open(self._job.source, os.O_RDONLY)
         try:
             for number, line in enumerate(lines, start=1):
-                entry = entries.load_line(line)
-                gathered: list[_Field] | None = None
                 try:
-                    if options.transcodes or options.metadata or entry.siblings or entry.metadata is not None:
-                        gathered = self._gather(entry)
-                        room = sum(tar.member_bytes(len(data)) for _, data in gathered) + 2 * tar.BLOCK
+                    if gathers or line.count("\t") > 3 or "\\" in line:
+                        self._add_gathered(entries.load_line(line))
                     else:
-                        room = tar.member_bytes(entry.size + 1) + 2 * tar.BLOCK
-                    if self._end + room > len(self.buffer):
-                        if self._end:
-                            yield self._flush()
-                        if room > len(self.buffer):
-                            self.buffer = bytearray(room)
-                    if gathered is None:
-                        self._add_untouched(entry)
-                    else:
-                        self._add_gathered(entry, gathered)
+                        self._add_untouched(line)
                 except SampleError as error:
                     if options.on_error == "raise":
                         raise
-                    self.skipped.append(Skipped(entry.path, error.reason))
+                    self.skipped.append(Skipped(entries.load_line(line).path, error.reason))
+                if self.size - flushed >= CHUNK:
+                    yield self._flush()
+                    flushed = self.size
                 if number - ticked >= _TICK_EVERY or options.transcodes:
                     self._tick(number - ticked, self.source_bytes - ticked_bytes)
                     ticked, ticked_bytes = number, self.source_bytes
-            if self._end + len(tar.END) > len(self.buffer):
-                yield self._flush()
             self._put(tar.END)
             yield self._flush()
             self._tick(len(lines) - ticked, self.source_bytes - ticked_bytes)
@@ -151,76 +150,80 @@ class _Packer:
             if self._folder is not None:
                 os.close(self._folder)
 
-    def _flush(self) -> memoryview:
-        chunk = memoryview(self.buffer)[: self._end]
+    def _flush(self) -> bytes:
+        chunk = b"".join(self._parts)
+        self._parts.clear()
         self.sha256.update(chunk)
-        self.size += self._end
-        self._end = 0
         return chunk
 
-    def _put(self, data: bytes | memoryview) -> None:
-        self.buffer[self._end : self._end + len(data)] = data
-        self._end += len(data)
+    def _put(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.size += len(data)
 
-    def _add_untouched(self, entry: Entry) -> None:
-        size = entry.size
-        payload = self._end + tar.BLOCK
-        # One byte more than expected, to notice that a file has grown.
-        place = memoryview(self.buffer)[payload : payload + size + 1]
-        self._read(entry.path, size, entry.mtime_ns, place)
-        kind = _whole_image(place[:size], entry.path)
-        key = keys.key_of(entry.path)
-        line = f"{kind} {self.size + payload} {size} {key}.{kind}"
-        # Header and padding go around the payload, which is in its place already.
-        self._put(tar.header(f"{key}.{kind}", size))
-        self._end += size
-        self._put(_ZEROS[: tar.padding(size)])
-        self._close_sample(entry, key, kind, line, (kind,))
+    def _add_untouched(self, line: str) -> None:
+        """Append a sample of one file. Every microsecond here is a second in a million files."""
+        label, size_text, mtime, path = line.split("\t")
+        size = int(size_text)
+        data = self._read(path, size, int(mtime))
+        # The usual answers of sniff and check, without asking.
+        kind = "jpg" if data[:3] == b"\xff\xd8\xff" and data[-2:] == b"\xff\xd9" else _whole_image(data, path)
+        key = keys.key_of(path)
+        name = f"{key}.{kind}"
+        offset = self.size + tar.BLOCK
+        pad = -size % tar.BLOCK
+        end = offset + size + pad
+        if label:
+            length, block = self._label(label)
+            label_name = f"{key}.cls"
+            self._parts += (tar.header(name, size), data, _ZEROS[:pad], tar.header(label_name, length), block)
+            self.lines.append(f"{kind} {offset} {size} {name} cls {end + tar.BLOCK} {length} {label_name}")
+            self.size = end + 2 * tar.BLOCK
+            self._beside["cls"] += 1
+        else:
+            self._parts += (tar.header(name, size), data, _ZEROS[:pad])
+            self.lines.append(f"{kind} {offset} {size} {name}")
+            self.size = end
+        self._count(kind, path, size)
 
-    def _add_gathered(self, entry: Entry, gathered: list[_Field]) -> None:
+    def _add_gathered(self, entry: Entry) -> None:
+        """Append a sample of several fields, or of an image that is encoded anew."""
+        gathered = self._gather(entry)
         key = keys.key_of(entry.path)
         line = []
         for ext, data in gathered:
             name = f"{key}.{ext}"
             self._put(tar.header(name, len(data)))
-            line.append(f"{ext} {self.size + self._end} {len(data)} {name}")
+            line.append(f"{ext} {self.size} {len(data)} {name}")
             self._put(data)
             self._put(_ZEROS[: tar.padding(len(data))])
-        self._close_sample(entry, key, gathered[0][0], " ".join(line), tuple(ext for ext, _ in gathered))
+        self.lines.append(" ".join(line))
+        self._beside.update(ext for ext, _ in gathered[1:])
+        self._count(gathered[0][0], entry.path, entry.size)
 
-    def _close_sample(self, entry: Entry, key: str, kind: str, line: str, added: tuple[str, ...]) -> None:
-        """Add the label, the line in the index, and the sample to the counts."""
-        if entry.label is not None:
-            length, block = self._label(entry.label)
-            self._put(tar.header(f"{key}.cls", length))
-            line += f" cls {self.size + self._end} {length} {key}.cls"
-            self._put(block)
-            self.fields["cls"] += 1
-        self.lines.append(line)
-        self.source_bytes += entry.size
-        for ext in added:
-            self.fields[ext] += 1
-        self.suffixes.setdefault(kind, Counter())[keys.split_suffix(entry.path)[1]] += 1
+    def _count(self, kind: str, path: str, size: int) -> None:
+        suffix = kind, path[path.rfind(".") :]
+        self._kinds[suffix] = self._kinds.get(suffix, 0) + 1
+        self.source_bytes += size
 
-    def _label(self, label: int) -> tuple[int, bytes]:
+    def _label(self, label: str) -> tuple[int, bytes]:
+        """Length of a label, and the block that holds it."""
         known = self._labels.get(label)
         if known is None:
-            text = b"%d" % label
-            known = self._labels[label] = (len(text), text.ljust(tar.BLOCK, b"\0"))
+            known = self._labels[label] = (len(label), label.encode("ascii").ljust(tar.BLOCK, b"\0"))
         return known
 
     def _gather(self, entry: Entry) -> list[_Field]:
-        """The image, encoded anew if the options ask, its siblings, and the metadata."""
+        """The image, encoded anew if the options ask, its siblings, the metadata, and the label."""
         options = self._job.options
-        payload = self._read_whole(entry.path, entry.size, entry.mtime_ns)
-        kind = _whole_image(payload, entry.path)
-        gathered: list[_Field] = [(kind, payload)]
+        data = self._read(entry.path, entry.size, entry.mtime_ns)
+        kind = _whole_image(data, entry.path)
         if options.transcodes:
             try:
-                gathered = [transcode(payload, kind, options)]
+                kind, data = transcode(data, kind, options)
             except SampleError as error:
                 raise error.at(repr(entry.path)) from error
-        gathered += [(s.ext, self._read_whole(s.path, s.size, s.mtime_ns)) for s in entry.siblings]
+        gathered: list[_Field] = [(kind, data)]
+        gathered += [(s.ext, self._read(s.path, s.size, s.mtime_ns)) for s in entry.siblings]
         if options.metadata or entry.metadata is not None:
             if any(sibling.ext == "json" for sibling in entry.siblings):
                 raise SampleError("it has a json file beside it, so --metadata has no place", repr(entry.path))
@@ -230,22 +233,20 @@ class _Packer:
                 if entry.label is not None and self._job.classes:
                     content["class"] = self._job.classes[entry.label]
             gathered.append(("json", json.dumps(content, sort_keys=True).encode("ascii")))
+        if entry.label is not None:
+            gathered.append(("cls", b"%d" % entry.label))
         return gathered
 
-    def _read_whole(self, path: str, size: int, mtime_ns: int) -> memoryview:
-        place = memoryview(bytearray(size + 1))
-        self._read(path, size, mtime_ns, place)
-        return place[:size]
-
-    def _read(self, path: str, size: int, mtime_ns: int, place: memoryview) -> None:
-        """Read a file into ``place``. It must be as the plan saw it."""
+    def _read(self, path: str, size: int, mtime_ns: int) -> bytes:
+        """The bytes of a source file, which must be as the plan saw it."""
         try:
             fd = os.open(self._prefix + path, _OPEN, dir_fd=self._folder)
             try:
                 status = os.fstat(fd)
-                count = os.readv(fd, [place])
-                while count < size and (more := os.readv(fd, [place[count:]])):
-                    count += more
+                # One byte more than expected, to notice that a file has grown.
+                data = os.read(fd, size + 1)
+                while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
+                    data += more
             finally:
                 os.close(fd)
         except OSError as error:
@@ -254,14 +255,15 @@ class _Packer:
                     f"{path!r} is gone since the plan was made; run again for a new plan"
                 ) from error
             raise SampleError(f"unreadable: {error.strerror}", repr(path)) from error
-        if count != size or status.st_mtime_ns != mtime_ns:
+        if len(data) != size or status.st_mtime_ns != mtime_ns:
             now = f"{status.st_size} bytes now" if status.st_size != size else "other content now"
             raise SourceChangedError(
                 f"{path!r} changed since the plan was made ({size} bytes then, {now}); run again for a new plan"
             )
+        return data
 
 
-def _whole_image(data: memoryview, path: str) -> str:
+def _whole_image(data: bytes, path: str) -> str:
     """The kind of image that ``data`` is, whatever its name says."""
     kind = sniff(data[:16])
     reason = check(kind, data)
@@ -270,7 +272,7 @@ def _whole_image(data: memoryview, path: str) -> str:
     return kind
 
 
-def transcode(data: memoryview, kind: str, options: ConvertOptions) -> _Field:
+def transcode(data: bytes, kind: str, options: ConvertOptions) -> _Field:
     """The field that the options make of an image. Bytes that need no change are not encoded anew.
 
     With ``keep``, only images larger than ``image_size`` change, and what is neither jpg, png nor webp becomes a jpg.

@@ -21,6 +21,8 @@ from wds_tools.errors import SampleError, SourceError
 from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.records import Skipped
 
+_TYPE = 0o170000  # the bits of a mode that tell files from folders and the rest
+
 Map = Callable[[Callable[["Folder"], "Found"], list["Folder"]], Iterable["Found"]]
 
 _SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "test", "testing"}
@@ -189,46 +191,110 @@ def scan_folder(folder: Folder) -> Found:
     found = Found()
     lines: list[str] = []
     sizes = array("q")
+    listing: list[str] = []  # what the digest is over: the lines without their times
     seen: dict[str, str] = {}
-    label = "" if folder.label is None else folder.label
-    paths: list[str] = []
-    for prefix, names, look_at in _walk(folder, found):
+    for place in _walk(folder, found):
         if folder.siblings:
-            for entry in _group(prefix, names, look_at, folder, found):
-                _claim(seen, keys.clean(keys.split_suffix(entry.path)[0]), entry.path)
+            for entry in _group(place, folder):
+                _claim(seen, keys.key_of(entry.path), entry.path)
                 lines.append(entries.dump_line(entry))
                 sizes.append(entry.size + sum(1024 + sibling.size for sibling in entry.siblings))
-                paths.append(f"{entry.path}\t{entry.size}\t{[(s.path, s.size) for s in entry.siblings]}")
-            continue
-        for name in names:
-            suffix = name.rpartition(".")[2]
-            if suffix not in EXTENSIONS and suffix.lower() not in EXTENSIONS:
-                found.ignored["." + suffix.lower() if suffix != name else ""] += 1
-                continue
-            status = look_at(name)
-            if status is None:
-                continue
-            path = prefix + name
-            _claim(seen, keys.clean(path[: -len(suffix) - 1]), path)
-            if entries.needs_escape(path):
-                path = entries.escape(path)
-            size = status.st_size
-            lines.append(f"{label}\t{size}\t{status.st_mtime_ns}\t{path}")
-            sizes.append(size)
-            paths.append(path)
+                listing.append(f"{entry.path}\t{entry.size}\t{[(s.path, s.size) for s in entry.siblings]}")
+        else:
+            _scan_files(place, folder, found, seen, lines, sizes, listing)
     found.lines = "\n".join(lines)
     found.sizes = sizes.tobytes()
     if lines:
-        listing = f"{folder.name}\t{folder.label}\n" + "\n".join(paths)
-        found.digest = hashlib.sha256(listing.encode("utf-8", "surrogateescape") + found.sizes).digest()
+        text = f"{folder.name}\t{folder.label}\n" + "\n".join(listing)
+        found.digest = hashlib.sha256(text.encode("utf-8", "surrogateescape") + found.sizes).digest()
     return found
 
 
-LookAt = Callable[[str], "os.stat_result | None"]
+def _scan_files(
+    place: _Place,
+    folder: Folder,
+    found: Found,
+    seen: dict[str, str],
+    lines: list[str],
+    sizes: array[int],
+    listing: list[str],
+) -> None:
+    """One entry a file: the loop that a million files go through, so the usual case is written out."""
+    label = "" if folder.label is None else folder.label
+    fd, prefix = place.fd, place.prefix
+    for name in place.names:
+        suffix = name.rpartition(".")[2]
+        if suffix not in EXTENSIONS and suffix.lower() not in EXTENSIONS:
+            found.ignored["." + suffix.lower() if suffix != name else ""] += 1
+            continue
+        try:
+            status: os.stat_result | None = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except OSError as error:
+            raise _cannot_look(prefix + name, error) from error
+        if status is None or status.st_mode & _TYPE != stat.S_IFREG:
+            status = place.look_at(name)
+        if status is None:
+            continue
+        path = prefix + name
+        key = keys.clean(path[: -len(suffix) - 1])
+        if key in seen:
+            _claim(seen, key, path)
+        seen[key] = path
+        if not path.isprintable() or "\\" in path:
+            path = entries.escape(path)
+        size = status.st_size
+        lines.append(f"{label}\t{size}\t{status.st_mtime_ns}\t{path}")
+        sizes.append(size)
+        listing.append(path)
 
 
-def _walk(folder: Folder, found: Found) -> Iterator[tuple[str, list[str], LookAt]]:
-    """Every folder from ``folder`` down, sorted: its prefix, its file names, and how to look at one of them."""
+@dataclass
+class _Place:
+    """A folder that is open: its files by name, and how to look at one of them."""
+
+    fd: int
+    prefix: str
+    names: list[str]
+    real_root: str
+    strict: bool
+    found: Found
+
+    def look_at(self, name: str) -> os.stat_result | None:
+        """The status of a regular file, links followed inside the tree; None when it is passed over."""
+        path = self.prefix + name
+        try:
+            status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except OSError as error:
+            raise _cannot_look(path, error) from error
+        if stat.S_ISREG(status.st_mode):
+            return status
+        if stat.S_ISLNK(status.st_mode):
+            return self._look_through(path)
+        reason = f"{_KINDS.get(stat.S_IFMT(status.st_mode), 'not a regular file')}, not an image"
+        if self.strict:
+            raise SampleError(reason, repr(path))
+        self.found.skipped.append(Skipped(path, reason))
+        return None
+
+    def _look_through(self, path: str) -> os.stat_result | None:
+        try:
+            target = os.path.realpath(os.path.join(self.real_root, path), strict=True)
+            status = os.stat(target)
+        except OSError as error:
+            reason = f"a broken symbolic link ({error.strerror}), not followed"
+        else:
+            if not target.startswith(self.real_root + os.sep):
+                reason = "a symbolic link out of the tree, not followed"
+            elif stat.S_ISREG(status.st_mode):
+                return status
+            else:
+                reason = "a symbolic link to no regular file, not followed"
+        self.found.skipped.append(Skipped(path, reason))
+        return None
+
+
+def _walk(folder: Folder, found: Found) -> Iterator[_Place]:
+    """Every folder from ``folder`` down, sorted."""
     real_root = os.path.realpath(folder.root)
     waiting = [folder.name]
     while waiting:
@@ -243,7 +309,7 @@ def _walk(folder: Folder, found: Found) -> Iterator[tuple[str, list[str], LookAt
             ) from error
         try:
             names, inner = _list(fd, prefix, found)
-            yield prefix, names, lambda name: _look_at(fd, name, prefix, real_root, folder.strict, found)  # noqa: B023
+            yield _Place(fd, prefix, names, real_root, folder.strict, found)
         finally:
             os.close(fd)
         waiting += reversed(inner)
@@ -265,39 +331,15 @@ def _list(fd: int, prefix: str, found: Found) -> tuple[list[str], list[str]]:
     return names, inner
 
 
-def _look_at(fd: int, name: str, prefix: str, real_root: str, strict: bool, found: Found) -> os.stat_result | None:
-    """The file's status, or None when it is passed over."""
-    try:
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if stat.S_ISREG(status.st_mode):
-            return status
-        if stat.S_ISLNK(status.st_mode):
-            target = os.path.realpath(os.path.join(real_root, prefix + name), strict=True)
-            if not target.startswith(real_root + os.sep):
-                found.skipped.append(Skipped(prefix + name, "a symbolic link out of the tree, not followed"))
-                return None
-            status = os.stat(target)
-            if stat.S_ISREG(status.st_mode):
-                return status
-            if stat.S_ISDIR(status.st_mode):
-                found.skipped.append(Skipped(prefix + name, "a symbolic link to a folder, not followed"))
-                return None
-    except OSError as error:
-        if stat.S_ISLNK(os.lstat(name, dir_fd=fd).st_mode):
-            found.skipped.append(Skipped(prefix + name, f"a broken symbolic link ({error.strerror}), not followed"))
-            return None
-        raise SourceError(f"cannot look at {prefix + name!r}: {error.strerror}") from error
-    reason = f"{_KINDS.get(stat.S_IFMT(status.st_mode), 'not a regular file')}, not an image"
-    if strict:
-        raise SampleError(reason, repr(prefix + name))
-    found.skipped.append(Skipped(prefix + name, reason))
-    return None
+def _cannot_look(path: str, error: OSError) -> SourceError:
+    return SourceError(f"cannot look at {path!r}: {error.strerror}; run again if the tree was being changed")
 
 
-def _group(prefix: str, names: list[str], look_at: LookAt, folder: Folder, found: Found) -> Iterator[Entry]:
+def _group(place: _Place, folder: Folder) -> Iterator[Entry]:
     """Files of one stem as one entry: the image, and its siblings by extension."""
+    prefix, look_at, found = place.prefix, place.look_at, place.found
     stems: dict[str, list[str]] = {}
-    for name in names:
+    for name in place.names:
         stems.setdefault(keys.split_suffix(name)[0], []).append(name)
     for group in stems.values():
         images = [name for name in group if keys.split_suffix(name)[1][1:].lower() in EXTENSIONS]

@@ -12,7 +12,7 @@ from wds_tools.format.manifest import Manifest
 from wds_tools.records import Sample
 from wds_tools.store.base import Store
 
-_NUMBERED = re.compile(r"(.*?)[-_.]?\d+\.tar")
+_NUMBERED = re.compile(r"(.*?)[-_.]?\d+(?:-of-\d+)?\.tar")
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@
     jpg 512 8917 n01440764/n01440764_10026.jpg cls 9728 1 n01440764/n01440764_10026.cls
     jpg 10752 7311 n01440764/n01440764_10027.jpg cls 18432 1 n01440764/n01440764_10027.cls
 
-Offsets are of payloads, from the shard's start. White space separates columns, so white space and backslashes
-in other writers' member names stand as octal escapes (``\\040``), the way Linux writes paths in /proc/mounts;
-names that we write need none.
+Offsets are of payloads, from the shard's start, and grow from field to field. White space separates columns, so white
+space and backslashes in other writers' member names stand as octal escapes (``\\040``), the way Linux writes paths in
+/proc/mounts; names that we write need none.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def dump(lines: list[str]) -> bytes:
 
 def line(sample: Sample) -> str:
     """The index line of a sample, without the line's end."""
-    return " ".join(f"{field.ext} {field.offset} {field.size} {escape(field.name)}" for field in sample.fields)
+    return " ".join(f"{escape(field.ext)} {field.offset} {field.size} {escape(field.name)}" for field in sample.fields)
 
 
 def dump_samples(samples: Iterable[Sample]) -> bytes:
@@ -58,7 +58,7 @@ def load(data: bytes, place: str = "index") -> list[Sample]:
     """The samples of an index file; ``place`` is how messages name it. Also reads DALI's v1.1 (without names)."""
     lines = data.decode("utf-8", "surrogateescape").split("\n")
     version, _, count = lines[0].partition(" ")
-    if version not in (VERSION, "v1.1") or not count.strip().isdigit():
+    if version not in (VERSION, "v1.1") or not re.fullmatch(r"[0-9]{1,18}", count.strip()):
         raise IndexFileError(
             f"{place}: not an index: its first line is {lines[0][:40]!r}, not '{VERSION} <number of samples>' "
             "(make it anew with 'wds-tools index')"
@@ -71,9 +71,15 @@ def load(data: bytes, place: str = "index") -> list[Sample]:
         )
     parse = _parse_row if version == VERSION else _parse_row_without_names
     samples = []
+    end = 0  # of the payload before
     for number, row in enumerate(rows, start=2):
         try:
-            samples.append(parse(row, number))
+            sample = parse(row, number)
+            for field in sample.fields:
+                if field.offset % tar.BLOCK or field.offset < end + tar.BLOCK:
+                    raise ValueError(f"offset {field.offset} can be no payload's, after one that ends at {end}")
+                end = field.offset + field.size
+            samples.append(sample)
         except ValueError as error:
             raise IndexFileError(
                 f"{place}: line {number} is malformed: {error} (make it anew with 'wds-tools index')"
@@ -86,13 +92,17 @@ def _parse_row(row: str, number: int) -> Sample:
     if len(columns) % 4:
         raise ValueError(f"{len(columns)} columns, not a multiple of four")
     fields = tuple(
-        Field(ext, int(offset), int(size), unescape(name))
+        Field(unescape(ext).lower(), _count(offset), _count(size), unescape(name))
         for ext, offset, size, name in zip(columns[::4], columns[1::4], columns[2::4], columns[3::4], strict=True)
     )
     parts = tar.split_name(fields[0].name)
     if parts is None:
         raise ValueError(f"{fields[0].name!r} names no sample")
-    return Sample(parts[0], fields)
+    key = parts[0]
+    for field in fields:
+        if field.name != f"{key}.{field.ext}" and tar.split_name(field.name) != (key, field.ext):
+            raise ValueError(f"{field.name!r} is not the field {field.ext!r} of {key!r}")
+    return Sample(key, fields)
 
 
 def _parse_row_without_names(row: str, number: int) -> Sample:
@@ -103,49 +113,49 @@ def _parse_row_without_names(row: str, number: int) -> Sample:
     return Sample(
         key,
         tuple(
-            Field(ext, int(offset), int(size), f"{key}.{ext}")
+            Field(ext, _count(offset), _count(size), "")
             for ext, offset, size in zip(columns[::3], columns[1::3], columns[2::3], strict=True)
         ),
     )
 
 
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError(f"{text[:40]!r} is not a number")
+    return int(text)
+
+
 def check_fits(samples: list[Sample], file: BinaryIO, size: int, place: str) -> None:
     """Tell cheaply whether an index speaks of this shard: `StaleIndexError` if not.
 
-    The last payload must lie inside the file, only an end-of-archive mark may follow it, and the headers before the
-    first and the last payload must state the indexed sizes. Three small reads; `tools.verify` compares everything.
+    Every payload must lie inside the file (`load` sees to it that the last one lies furthest), nothing that belongs to
+    a sample may follow, and the headers before the first and the last must state the indexed names and sizes. Three
+    small reads; `tools.verify` compares everything.
     """
     stale = StaleIndexError(
         f"{place}: the index beside it speaks of another shard; run 'wds-tools index' on it if the shard is right, "
         "or fetch the shard again"
     )
-    if not samples:
-        if size > 20 * tar.BLOCK:
-            raise stale
-        return
-    last = max((field for sample in samples[-1:] for field in sample.fields), key=lambda field: field.offset)
-    end = last.offset + last.size + tar.padding(last.size)
-    if end > size:
-        raise stale
-    for field in (samples[0].fields[0], last):
-        file.seek(field.offset - tar.BLOCK)
-        try:
-            _, stated = tar.read_header(file.read(tar.BLOCK).ljust(tar.BLOCK, b"\0"), field.offset - tar.BLOCK)
-        except TarError:
-            raise stale from None
-        if stated != field.size and field.size < 8**11:
-            raise stale
-    file.seek(end)
-    if file.read(tar.BLOCK).strip(b"\0") and samples:
-        _check_no_sample_follows(file, end, stale)
-
-
-def _check_no_sample_follows(file: BinaryIO, end: int, stale: StaleIndexError) -> None:
-    """Members that belong to no sample (folders, metadata) may follow the last indexed payload; samples may not."""
-    file.seek(end)
+    end = 0
     try:
-        for member in tar.members(file, lenient=True):
-            if tar.split_name(member.name) is not None:
+        if samples:
+            first, last = samples[0].fields[0], samples[-1].fields[-1]
+            end = last.offset + last.size + tar.padding(last.size)
+            if end > size or not (_is_there(first, file) and _is_there(last, file)):
                 raise stale
+        # Members that belong to no sample (folders, metadata) may follow; where the archive was meant to end does not
+        # matter, because another one may have been appended.
+        file.seek(end)
+        if any(tar.split_name(member.name) for member in tar.members(file, lenient=True)):
+            raise stale
     except TarError:
         raise stale from None
+
+
+def _is_there(field: Field, file: BinaryIO) -> bool:
+    start = field.offset - tar.BLOCK
+    file.seek(start)
+    name, size = tar.read_header(file.read(tar.BLOCK).ljust(tar.BLOCK, b"\0"), start)
+    # What does not fit into a header, or not into ASCII, stands in an extended header before it; v1.1 has no names.
+    named = not field.name.isascii() or len(field.name) > tar.MAX_NAME or name == field.name or not field.name
+    return named and (size == field.size or field.size > tar.MAX_SIZE)

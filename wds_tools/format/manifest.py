@@ -94,7 +94,7 @@ def load(data: bytes, place: str = NAME) -> Manifest:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ManifestError(
-            f"{place}: not JSON ({error}); restore it, or make it anew with 'wds-tools index'"
+            f"{place}: not JSON ({error}); restore it, or remove it and make it anew with 'wds-tools index'"
         ) from None
     if not isinstance(content, dict) or not isinstance(content.get("splits", {}), dict):
         raise ManifestError(f"{place}: not a dataset's manifest: it has no 'splits'")
@@ -108,7 +108,7 @@ def load(data: bytes, place: str = NAME) -> Manifest:
         return _load(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ManifestError(
-            f"{place}: malformed ({type(error).__name__}: {error}); make it anew with 'wds-tools index'"
+            f"{place}: malformed ({type(error).__name__}: {error}); remove it and make it anew with 'wds-tools index'"
         ) from None
 
 
@@ -145,5 +145,7 @@ def _load(content: dict[str, Any]) -> Manifest:
 def _load_shard(name: str, samples: int, entry: Mapping[str, Any]) -> ShardInfo:
     if not isinstance(name, str) or samples < 0:
         raise ValueError(f"shard {name!r} with {samples} samples")
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"shard {name!r} lies outside of the dataset")
     size = entry.get("filesize")
     return ShardInfo(name, samples, None if size is None else int(size), entry.get("sha256"))

@@ -6,7 +6,10 @@ archives laid end to end. Everything else is refused by name, because a reader t
 
 * a header whose checksum does not hold, or that is not a header at all;
 * a size below zero or beyond 2^63 - 1; a payload or header that is cut; a missing end-of-archive mark;
-* links, devices, FIFOs and sparse members; extended headers beyond `MAX_EXTENDED` bytes.
+* links, devices, FIFOs and sparse members;
+* extended headers beyond `MAX_EXTENDED` bytes, two for one member, or for the whole archive with a name or a size:
+  there other readers disagree about what they mean;
+* zeros that go on after the end: a download that was given its full size and broke off looks like that.
 
 Sources: POSIX.1-2001 pax (ustar and extended headers); the GNU tar manual's "Basic Tar Format".
 """
@@ -25,6 +28,7 @@ MAX_NAME = 100  # what a USTAR name field holds
 MAX_SIZE = 8**11 - 1  # what a USTAR size field holds
 MAX_EXTENDED = 1 << 20  # bytes of one PAX or GNU long-name header: a path needs a few hundred
 MAX_MEMBERS = 50_000_000  # members of one shard
+MAX_ZEROS = 1 << 20  # zero bytes in a row: writers fill up their last record, mostly of 10 kB
 
 _ZEROS = bytes(BLOCK)
 # Everything of a header that is the same for all of ours, around name, size and checksum.
@@ -64,8 +68,8 @@ def header(name: str, size: int) -> bytes:
         encoded = name.encode("ascii")
     except UnicodeEncodeError:
         raise TarError(f"member name {name!r} is not ASCII") from None
-    if not encoded or len(encoded) > MAX_NAME:
-        raise TarError(f"member name {name!r} has {len(encoded)} bytes; 1 to {MAX_NAME} fit")
+    if not encoded or len(encoded) > MAX_NAME or 0 in encoded:
+        raise TarError(f"member name {name!r} has {len(encoded)} bytes; 1 to {MAX_NAME} fit, none of them NUL")
     if not 0 <= size <= MAX_SIZE:
         raise TarError(f"member {name!r} has {size} bytes; at most {MAX_SIZE} fit")
     octal = b"%011o\0" % size
@@ -78,14 +82,17 @@ def header(name: str, size: int) -> bytes:
 def split_name(name: str) -> tuple[str, str] | None:
     """Key and extension of a member, webdataset's way: cut at the first dot of the basename; extension in lower case.
 
-    None for a member that belongs to no sample: without a dot, beginning with one, or named ``__…__`` (metadata).
+    None for a member that belongs to no sample: without an extension, hidden (its basename begins with a dot), or
+    metadata (``__…__`` is its name or its first folder).
     """
     base = name.rfind("/") + 1
     dot = name.find(".", base)
     if dot <= base or dot == len(name) - 1:
         return None
-    if name.startswith("__") and "__" in name[2:].partition("/")[0]:
-        return None
+    if name.startswith("__"):
+        first = name.partition("/")[0]
+        if len(first) >= 4 and first.endswith("__"):
+            return None
     return name[:dot], name[dot + 1 :].lower()
 
 
@@ -171,7 +178,14 @@ def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
                 _check_is_tar(block)
             raise TarError(f"cut short: a header at offset {start} has {len(block)} of {BLOCK} bytes")
         if block == _ZEROS:
+            if path is not None or size is not None:
+                break
             zero_blocks += 1
+            if zero_blocks > MAX_ZEROS // BLOCK:
+                raise TarError(
+                    f"cut short: more than {MAX_ZEROS} zero bytes up to offset {source.position}, as in a file that was "
+                    "given its full size and never filled; fetch it again"
+                )
             continue
         kind, stated_size, name = _parse_header(block, start)
         zero_blocks = 0
@@ -179,13 +193,15 @@ def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
         if count > MAX_MEMBERS:
             raise TarError(f"more than {MAX_MEMBERS} members")
         if kind in (b"x", b"X", b"g", b"L", b"K"):
-            extended = _read_extended(source, kind, stated_size, start)
+            if path is not None or size is not None:
+                raise TarError(f"damaged: the extended header at offset {start} comes second for one member")
+            extended = _read_extended(source, stated_size, start)
             if kind == b"L":
-                path = extended.rstrip(b"\0").decode("utf-8", "surrogateescape")
-            elif kind in (b"x", b"X"):
-                pax_path, pax_size = _parse_pax(extended, start)
-                path = pax_path if pax_path is not None else path
-                size = pax_size if pax_size is not None else size
+                path = extended.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+            elif kind != b"K":  # the target of a link, which is refused when it comes
+                path, size = _parse_pax(extended, start)
+            if path == "" or (kind == b"g" and (path is not None or size is not None)):
+                raise TarError(f"damaged: the extended header at offset {start} names no member, or all of them")
             continue
         if size is not None:
             stated_size, size = size, None
@@ -220,6 +236,7 @@ def samples(found: Iterable[Member]) -> Iterator[Sample]:
     seen: set[str] = set()
     key: str | None = None
     fields: list[Field] = []
+    exts: set[str] = set()
     for member in found:
         parts = split_name(member.name)
         if parts is None:
@@ -234,9 +251,10 @@ def samples(found: Iterable[Member]) -> Iterator[Sample]:
                     "and a key must be there once (sort the names before packing: tar --sort=name)"
                 )
             seen.add(this_key)
-            key, fields = this_key, []
-        elif any(field.ext == ext for field in fields):
+            key, fields, exts = this_key, [], set()
+        elif ext in exts:
             raise TarError(f"key {key!r} has two fields {ext!r}, the second at offset {member.offset}")
+        exts.add(ext)
         fields.append(Field(ext, member.offset, member.size, member.name))
     if key is not None:
         yield Sample(key, tuple(fields))
@@ -281,7 +299,7 @@ def _number(field: bytes) -> int | None:
     return int(digits, 8)
 
 
-def _read_extended(source: _Source, kind: bytes, size: int, start: int) -> bytes:
+def _read_extended(source: _Source, size: int, start: int) -> bytes:
     if size > MAX_EXTENDED:
         raise TarError(f"the extended header at offset {start} has {size} bytes; at most {MAX_EXTENDED} are read")
     data = source.read(size)

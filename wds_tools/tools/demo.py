@@ -12,7 +12,9 @@ from os import PathLike
 
 from PIL import Image, ImageDraw
 
-from wds_tools.errors import OptionError, TargetError
+from wds_tools.errors import OptionError
+from wds_tools.store.local import store_error
+from wds_tools.tools.folder import new_folder
 
 CLASSES = ("circle", "cross", "diamond", "ring", "square", "triangle")
 
@@ -20,26 +22,23 @@ CLASSES = ("circle", "cross", "diamond", "ring", "square", "triangle")
 def make_demo(target: str | PathLike[str], *, per_class: int = 100, size: int = 128, seed: int = 0) -> int:
     """Write ``per_class`` JPEG images of about ``size`` pixels a side for each of six classes; answers how many.
 
-    ``target`` must be empty or not there, else `TargetError`.
+    ``target`` must be empty or not there, else `TargetError`; it stays so when anything goes wrong.
     """
     if not 1 <= per_class <= 100_000:
         raise OptionError(f"per_class is {per_class}; it must be between 1 and 100000")
     if not 16 <= size <= 4096:
         raise OptionError(f"size is {size}; it must be between 16 and 4096")
     target = os.fspath(target)
-    try:
-        os.makedirs(target, exist_ok=True)
-        if os.listdir(target):
-            raise TargetError(f"{target!r} is not empty; give a new folder")
-        for name in CLASSES:
-            os.mkdir(os.path.join(target, name))
-            for number in range(per_class):
-                draw = random.Random(f"{seed}/{name}/{number}")
-                path = os.path.join(target, name, f"{name}_{number:04d}.jpg")
-                with open(path, "xb") as file:
-                    file.write(_image(name, size, draw))
-    except OSError as error:
-        raise TargetError(f"cannot write to {target!r}: {error.strerror}; choose another folder") from error
+    with new_folder(target) as folder:
+        try:
+            for name in CLASSES:
+                os.mkdir(os.path.join(folder, name))
+                for number in range(per_class):
+                    draw = random.Random(f"{seed}/{name}/{number}")
+                    with open(os.path.join(folder, name, f"{name}_{number:04d}.jpg"), "xb") as file:
+                        file.write(_image(name, size, draw))
+        except OSError as error:
+            raise store_error(error, target, "write") from error
     return len(CLASSES) * per_class
 
 

@@ -6,20 +6,25 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-from wds_tools.format import index
+from wds_tools.errors import TarError
+from wds_tools.format import index, tar
 from wds_tools.format.dataset import open_dataset
+from wds_tools.store.base import Store
 from wds_tools.store.resolve import locate
 
 
 def describe_dataset(dataset: str | PathLike[str] | Sequence[str | PathLike[str]]) -> dict[str, Any]:
     """Splits, classes, sizes and fields of a dataset, ready for JSON. Counts that nothing tells are None.
 
-    Reads ``info.json`` and, without one, the first line of every index; no shard is opened.
+    Reads ``info.json`` and, without one, the first line of every index and the first header of the first shard, to
+    see that it is one: `TarError` if not.
     """
     place = locate(dataset)
     store = place.store
     found = open_dataset(store, place.names)
     content = found.manifest
+    if content is None:
+        _check_is_shard(store, next(shards[0] for shards in found.splits.values()))
     splits: dict[str, Any] = {}
     for name, shards in found.splits.items():
         if content is not None:
@@ -47,6 +52,14 @@ def describe_dataset(dataset: str | PathLike[str] | Sequence[str | PathLike[str]
         "classes": list(content.classes) if content is not None else [],
         "splits": splits,
     }
+
+
+def _check_is_shard(store: Store, shard: str) -> None:
+    with store.stream(shard) as file:
+        try:
+            next(tar.members(file, lenient=True), None)
+        except TarError as error:
+            raise TarError(f"{store.url(shard)}: {error}") from error
 
 
 def _total(values: list[int | None]) -> int | None:

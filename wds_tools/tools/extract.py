@@ -1,8 +1,8 @@
 """A dataset back to an image tree, without trusting a name in it.
 
 A file's place is the ``path`` in the sample's metadata if there is one, else the key; both come from the shard, so both are
-held to the same rules: relative, no ``..``, nothing that a file system would read as anything but a name. The target
-folder must be new or empty, so there is no link in it to be led astray by, and files are created, never overwritten.
+held to the same rules: relative, no ``..``, nothing that a file system would read as anything but a name. Files are
+created, never overwritten, in a new folder, so there is no link in it to be led astray by.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, BinaryIO
 
+from wds_tools.convert import keys
 from wds_tools.convert.engines import Watch
-from wds_tools.errors import FormatError, NotFoundError, OptionError, StoreError, TargetError
+from wds_tools.errors import FormatError, NotFoundError, OptionError, StoreError, TarError
 from wds_tools.format import tar
 from wds_tools.format.dataset import open_dataset, read_index
+from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.records import Sample, SplitInfo
 from wds_tools.store.base import Store
 from wds_tools.store.local import store_error, write_all
 from wds_tools.store.resolve import locate
+from wds_tools.tools.folder import new_folder
 
 MAX_METADATA = 1 << 20  # bytes of a json field that is looked at for a path
 
@@ -48,7 +51,8 @@ def extract_dataset(
 
     A tree that was converted comes back with the same files, byte for byte. Keys without a folder go into one folder a
     class. ``cls`` is not written (it is the folder), nor the ``json`` that ``--metadata`` added. Raises `FormatError` for a
-    name that would lead out of ``target`` and `TargetError` for a ``target`` that is not empty.
+    name that would lead out of ``target`` and `TargetError` for a ``target`` that is not empty; nothing is left there when
+    anything goes wrong.
     """
     place = locate(dataset)
     found = open_dataset(place.store, place.names)
@@ -60,46 +64,44 @@ def extract_dataset(
         split = next(iter(found.splits), "")
     if split not in found.splits:
         raise OptionError(f"{place.store.url()!r} has no split {split!r}, only {', '.join(found.splits) or 'none'}")
-    root = _new_folder(os.fspath(target))
+    target = os.fspath(target)
     content = found.manifest
     info = content.splits[split] if content is not None else SplitInfo(split, ())
-    writer = _Writer(root, content.classes if content is not None else (), info)
-    for shard in found.splits[split]:
-        with place.store.stream(shard) as file:
-            for sample in _samples(place.store, shard, file):
-                writer.write(shard, sample, file)
-                watch(writer.samples, writer.size)
-    return ExtractReport(root, split, writer.samples, writer.files, writer.size)
+    with new_folder(target) as folder:
+        writer = _Writer(folder, target, content.classes if content is not None else (), info)
+        for shard in found.splits[split]:
+            with place.store.stream(shard) as file:
+                for sample in _samples(place.store, shard, file):
+                    writer.write(shard, sample, file)
+                    watch(writer.samples, writer.size)
+    return ExtractReport(os.path.realpath(target), split, writer.samples, writer.files, writer.size)
 
 
 def _samples(store: Store, shard: str, file: BinaryIO) -> list[Sample]:
     try:
         return read_index(store, shard)
     except NotFoundError:
-        samples = list(tar.samples(tar.members(file)))
-        file.seek(0)
+        try:
+            samples = list(tar.samples(tar.members(file)))
+        except TarError as error:
+            raise TarError(f"{store.url(shard)}: {error}") from error
         return samples
-
-
-def _new_folder(target: str) -> str:
-    try:
-        os.makedirs(target, exist_ok=True)
-        if os.listdir(target):
-            raise TargetError(f"{target!r} is not empty; give a new folder")
-    except OSError as error:
-        raise TargetError(f"cannot write to {target!r}: {error.strerror}; choose another folder") from error
-    return os.path.realpath(target)
 
 
 class _Writer:
     """Writes samples as files, and counts them."""
 
-    def __init__(self, root: str, classes: Sequence[str], split: SplitInfo) -> None:
+    def __init__(self, root: str, shown: str, classes: Sequence[str], split: SplitInfo) -> None:
         self.samples = self.files = self.size = 0
         self._root = root
+        self._shown = shown  # what messages call the root
         self._classes = classes
         self._suffixes = split.suffixes
         self._metadata = bool(split.settings.get("metadata"))
+        # Images that were copied as they were keep their whole name.
+        self._untouched = split.settings.get("encode") == "keep" and split.settings.get("image_size") is None
+        # Converted from a folder without classes: a ``cls`` is a file that lay there, not a class folder.
+        self._flat = bool(split.settings.get("siblings")) and not classes
         self._folders: set[str] = set()
 
     def write(self, shard: str, sample: Sample, file: BinaryIO) -> None:
@@ -109,20 +111,19 @@ class _Writer:
             payloads[field.ext] = file.read(field.size)
             if len(payloads[field.ext]) < field.size:
                 raise FormatError(f"{shard}: cut short in key {sample.key!r}; check it with 'wds-tools verify'")
-        path = self._path(payloads) or self._stem(sample.key, payloads)
-        for number, (ext, data) in enumerate(payloads.items()):
-            if ext == "cls" or (ext == "json" and self._metadata):
+        image = next(iter(payloads))
+        stem, suffix = self._path(payloads, image) or (
+            self._stem(sample.key, payloads),
+            self._suffixes.get(image, f".{image}"),
+        )
+        for ext, data in payloads.items():
+            if (ext == "cls" and not self._flat) or (ext == "json" and self._metadata):
                 continue
-            stem, suffix = os.path.splitext(path)
-            if number:  # a sibling of the image
-                suffix = f".{ext}"
-            elif not suffix:
-                suffix = self._suffixes.get(ext, f".{ext}")
-            self._write_file(shard, stem + suffix, data)
+            self._write_file(shard, stem + (suffix if ext == image else f".{ext}"), data)
         self.samples += 1
 
-    def _path(self, payloads: dict[str, bytes]) -> str | None:
-        """The path of the source file, where the metadata that we wrote has it."""
+    def _path(self, payloads: dict[str, bytes], image: str) -> tuple[str, str] | None:
+        """Path and suffix of the source file, where the metadata that we wrote has it."""
         data = payloads.get("json", b"")
         if not self._metadata or not data or len(data) > MAX_METADATA:
             return None
@@ -133,16 +134,21 @@ class _Writer:
         path = content.get("path") if isinstance(content, dict) else None
         if not isinstance(path, str):
             return None
-        # A re-encoded image keeps its name but not its suffix; absolute paths of a table become relative.
-        image = next(iter(payloads))
-        stem, suffix = os.path.splitext(path.lstrip("/"))
-        while stem.startswith("../"):
-            stem = stem[3:]
-        same = suffix[1:].lower() == image or (suffix.lower(), image) in ((".jpeg", "jpg"), (".tif", "tiff"))
-        return stem + (suffix if same else f".{image}")
+        # Absolute paths of a table, and such that lead above it, become relative, as in keys.
+        path = path.lstrip("/")
+        while path.startswith("../"):
+            path = path[3:]
+        stem, suffix = keys.split_suffix(path)
+        return stem, suffix if self._untouched or EXTENSIONS.get(suffix[1:].lower()) == image else f".{image}"
 
     def _stem(self, key: str, payloads: dict[str, bytes]) -> str:
-        if "/" in key or "cls" not in payloads or not payloads["cls"].isdigit() or len(payloads["cls"]) > 9:
+        if (
+            self._flat
+            or "/" in key
+            or "cls" not in payloads
+            or not payloads["cls"].isdigit()
+            or len(payloads["cls"]) > 9
+        ):
             return key
         label = int(payloads["cls"])
         folder = self._classes[label] if label < len(self._classes) else str(label)
@@ -152,15 +158,8 @@ class _Writer:
         parts = name.split("/")
         if parts[0] == ".":
             parts = parts[1:]  # 'tar cf x.tar .' begins every name with it
-        # Backslash and colon are separators on Windows; a NUL ends a name in C.
-        if (
-            any(part in ("", ".", "..") for part in parts)
-            or "\0" in name
-            or (os.name == "nt" and set(name) & set("\\:"))
-        ):
-            raise FormatError(
-                f"{shard}: the name {name!r} would lead out of the target folder; nothing was written for it"
-            )
+        if any(part in ("", ".", "..") for part in parts) or not _is_name(name):
+            raise FormatError(f"{shard}: the name {name!r} would lead out of the target folder; nothing was extracted")
         folder = os.path.join(self._root, *parts[:-1])
         path = os.path.join(folder, parts[-1])
         try:
@@ -172,9 +171,18 @@ class _Writer:
                 write_all(fd, data)
             finally:
                 os.close(fd)
-        except FileExistsError:
+        except (FileExistsError, NotADirectoryError):
             raise StoreError(f"{shard}: two samples would be {name!r}; extract the shards one by one") from None
         except OSError as error:
-            raise store_error(error, path, "write") from error
+            raise store_error(error, os.path.join(self._shown, *parts), "write") from error
         self.files += 1
         self.size += len(data)
+
+
+def _is_name(name: str) -> bool:
+    """Whether the system takes ``name`` for what it says: a NUL ends a name in C; Windows has more separators."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
+        return False
+    return "\0" not in name and not (os.name == "nt" and set(name) & set("\\:"))

@@ -49,11 +49,11 @@ def index_shards(
 ) -> IndexReport:
     """Write an ``.idx`` beside every shard, and ``info.json`` and ``sizes.json`` into their folder.
 
-    ``shards`` is a folder, a glob, brace notation, or a list. Splits are told from the names (``val-000.tar`` is of
-    ``val``) unless ``split`` names one for all. A manifest that is there keeps its other splits, its classes and its
-    unknown keys. ``lenient`` accepts shards without an end-of-archive mark. No index is written for a shard that is
-    damaged, or where a key comes twice or a sample's members are not adjacent: `TarError`, naming the shard; and then
-    no manifest either. A key that is in two shards of a split is a `FormatError`.
+    ``shards`` is a folder, a glob, brace notation, or a list. A shard's split is what the manifest says, else what its
+    name tells (``val-000.tar`` is of ``val``), unless ``split`` names one for all. A manifest that is there keeps its
+    other splits, its classes and its unknown keys. ``lenient`` accepts shards without an end-of-archive mark. No index
+    is written for a shard that is damaged, or where a key comes twice or a sample's members are not adjacent:
+    `TarError`, naming the shard; and then no manifest either. A key that is in two shards of a split is a `FormatError`.
     """
     place = locate(shards)
     store = place.store
@@ -62,17 +62,20 @@ def index_shards(
         names = tuple(name for name in store.list() if name.endswith(".tar") and not name.startswith("."))
         if not names:
             raise NotFoundError(f"{store.url()!r} holds no shards (*.tar); give the folder that holds them")
-    with make_engine("process", workers) as engine:
-        found = {each.shard.name: each for each in engine.run(partial(_index_shard, store, lenient), names, watch)}
-    by_split: dict[str, list[_Indexed]] = {}
-    for name in names:
-        by_split.setdefault(split or split_of(name), []).append(found[name])
-    for members in by_split.values():
-        _refuse_repeated_keys(store, members)
+    names = tuple(dict.fromkeys(names))
     # Shards of several folders have no one place for a manifest; their indexes are enough to read them.
     together = all("/" not in name for name in names)
+    before = _read_manifest(store) if together else Manifest()
+    with make_engine("process", workers) as engine:
+        found = {each.shard.name: each for each in engine.run(partial(_index_shard, store, lenient), names, watch)}
+    listed = {shard.name: each.name for each in before.splits.values() for shard in each.shards}
+    by_split: dict[str, list[_Indexed]] = {}
+    for name in names:
+        by_split.setdefault(split or listed.get(name) or split_of(name), []).append(found[name])
+    for members in by_split.values():
+        _refuse_repeated_keys(store, members)
     if together:
-        _write_manifest(store, by_split, whole=place.names is None)
+        _write_manifest(store, before, by_split, whole=place.names is None)
     return IndexReport(store.url(), tuple(found[name].shard for name in names), together)
 
 
@@ -105,26 +108,31 @@ def _refuse_repeated_keys(store: Store, members: list[_Indexed]) -> None:
                 )
 
 
-def _write_manifest(store: Store, by_split: dict[str, list[_Indexed]], *, whole: bool) -> None:
-    """Put the splits into the manifest. With ``whole``, splits whose shards are gone are taken out."""
+def _read_manifest(store: Store) -> Manifest:
     try:
-        content = manifest.load(store.read(manifest.NAME), store.url(manifest.NAME))
+        return manifest.load(store.read(manifest.NAME), store.url(manifest.NAME))
     except NotFoundError:
-        content = Manifest()
-    if whole:
-        for name in set(content.splits) - set(by_split):
+        return Manifest()
+
+
+def _write_manifest(store: Store, content: Manifest, by_split: dict[str, list[_Indexed]], *, whole: bool) -> None:
+    """Put the splits into the manifest. With ``whole``, shards that are gone are taken out."""
+    classes = content.classes
+    indexed = {member.shard.name for members in by_split.values() for member in members}
+    for name, split in list(content.splits.items()):
+        # What was indexed goes into its split anew, which may be another one.
+        shards = () if whole else tuple(shard for shard in split.shards if shard.name not in indexed)
+        if not shards and name not in by_split:
             content = content.without_split(name)
+        elif len(shards) < len(split.shards):
+            content = content.with_split(replace(split, shards=shards, fields={}))
     for name, members in by_split.items():
         before = content.splits.get(name, SplitInfo(name, ()))
         fields: Counter[str] = Counter()
-        for member in members:
-            fields.update(member.fields)
-        shards = {shard.name: shard for shard in before.shards} if not whole else {}
-        shards |= {member.shard.name: member.shard for member in members}
-        if shards.keys() != {member.shard.name for member in members}:
-            fields = Counter()  # not all of the split was read, so nobody knows
-        content = content.with_split(
-            replace(before, shards=tuple(shards[key] for key in sorted(shards)), fields=dict(fields))
-        )
+        if not before.shards:  # else not all of the split was read, and nobody knows
+            for member in members:
+                fields.update(member.fields)
+        shards = tuple(sorted((*before.shards, *(member.shard for member in members)), key=lambda shard: shard.name))
+        content = content.with_split(replace(before, shards=shards, fields=dict(fields)), classes)
     store.write_atomic(sidecars.SIZES, [sidecars.dump_sizes(dict(content.splits))])
     store.write_atomic(manifest.NAME, [manifest.dump(content)])

@@ -130,7 +130,7 @@ def check_shard(check: _Check, name: str, tick: Tick) -> ShardReport:
         report.samples = len(samples)
         report.keys = [sample.key for sample in samples]
         report.fields = Counter(found.ext for sample in samples for found in sample.fields)
-        report.problems += _index_problems(check, name, samples)
+        report.problems += _index_problems(check, name, None if report.problems else samples)
         with check.store.stream(name) as file:
             for problem in _sample_problems(check, name, samples, file, tick):
                 report.problems.append(problem)
@@ -144,7 +144,8 @@ def check_shard(check: _Check, name: str, tick: Tick) -> ShardReport:
     return report
 
 
-def _index_problems(check: _Check, name: str, samples: list[Sample]) -> list[Problem]:
+def _index_problems(check: _Check, name: str, samples: list[Sample] | None) -> list[Problem]:
+    """What is wrong with the index. ``samples`` is None for a damaged shard, which no index can be held against."""
     idx = index.index_name(name)
     try:
         indexed = index.load(check.store.read(idx), idx)
@@ -152,7 +153,7 @@ def _index_problems(check: _Check, name: str, samples: list[Sample]) -> list[Pro
         return [Problem(idx, "missing; make it with 'wds-tools index'")] if check.ours else []
     except FormatError as error:
         return [Problem(idx, str(error))]
-    if indexed == samples or [sample.fields for sample in indexed] == [sample.fields for sample in samples]:
+    if samples is None or [sample.fields for sample in indexed] == [sample.fields for sample in samples]:
         return []
     for number, (said, there) in enumerate(zip(indexed, samples, strict=False)):
         if said != there:
