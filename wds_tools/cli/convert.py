@@ -51,9 +51,16 @@ def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.argument("src")
 @click.argument("out")
 @click.option("--split", default="train", show_default=True, help="Name of the split, which begins the shards' names.")
-@click.option("--max-size", default="256MB", show_default=True, callback=_size, help="Most bytes of a shard.")
+@click.option(
+    "--max-size",
+    default="256MB",
+    metavar="SIZE",
+    show_default=True,
+    callback=_size,
+    help="Most bytes of a shard, such as 1GB, 512MiB or 500000.",
+)
 @click.option("--max-count", type=int, help="Most samples of a shard.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the samples' order.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the shuffle.")
 @click.option(
     "--shuffle/--no-shuffle", default=True, show_default=True, help="Shuffle, or keep the order of the names."
 )
@@ -67,7 +74,11 @@ def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option("--metadata", is_flag=True, help="Add a json field with the source path and a table's other columns.")
 @click.option("--siblings", is_flag=True, help="Files of one stem (a.jpg a.txt a.json) become fields of one sample.")
 @click.option(
-    "--on-error", type=click.Choice(ON_ERROR), default="raise", show_default=True, help="What a bad image does."
+    "--on-error",
+    type=click.Choice(ON_ERROR),
+    default="raise",
+    show_default=True,
+    help="Stop at a bad image, or skip it and list it at the end.",
 )
 @click.option("--engine", type=click.Choice(["process"]), default="process", show_default=True, help="Where tasks run.")
 @click.option("--task", callback=_task, metavar="I/N", help="Make only part I of N, counted from 0 (job arrays).")
@@ -85,8 +96,8 @@ def command(
 ) -> None:
     """Turn SRC into shards in OUT.
 
-    SRC is a folder that holds one folder a class, or a table (.csv, .tsv, .jsonl) with the columns path and label or
-    class. Run the same command again after an interruption: only what is missing is made.
+    SRC is a folder of class folders (SRC/cat/001.jpg), or a table (.csv, .tsv, .jsonl) with the columns path and label
+    or class. Run the same command again after an interruption: only what is missing is made.
     """
     started = time.monotonic()
     with progress("converting", quiet=as_json) as bar:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,17 +17,17 @@ from typing import Any, Protocol
 from wds_tools.convert import sources, tree
 from wds_tools.convert.engines import Engine, make_engine
 from wds_tools.convert.entries import Source
-from wds_tools.convert.lock import target_lock
+from wds_tools.convert.lock import manifest_lock, target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.plan import make_plan
 from wds_tools.convert.shard import Job, build_shard, output_scale
-from wds_tools.convert.workspace import Plan, Workspace
+from wds_tools.convert.target import Target, open_target
+from wds_tools.convert.workspace import Plan
 from wds_tools.errors import NotFoundError, OptionError, SourceError, TargetBusyError, TargetError
-from wds_tools.format import index, manifest, sidecars
+from wds_tools.format import manifest
 from wds_tools.format.manifest import Manifest
 from wds_tools.records import Receipt, ShardInfo, Skipped, SplitInfo
 from wds_tools.store.base import Store
-from wds_tools.store.local import LocalStore
 
 
 class Progress(Protocol):
@@ -97,7 +96,8 @@ def convert_tree(
         raise OptionError(
             "overwrite cannot go with task: each task would remove what the others made; use it in a first run"
         )
-    store = _target_store(os.fspath(target), os.fspath(source))
+    _check_source(os.fspath(source))
+    store = open_target(os.fspath(target), os.fspath(source))
     conversion = _Conversion(os.fspath(source), store, options, make_engine(engine, workers), progress or Quiet())
     if task is None:
         with target_lock(store):
@@ -107,32 +107,27 @@ def convert_tree(
 
 def _run_task(conversion: _Conversion, store: Store, task: tuple[int, int]) -> Result:
     """Make one part: the first task that comes writes the plan down, all others wait for it."""
-    while True:
+    result = None
+    while result is None:
         with target_lock(store, shared=True):
             result = conversion.run_planned(task)
-        with contextlib.suppress(TargetBusyError), target_lock(store):
-            # Alone: either there was no plan yet, or this was the last task, and the lock goes with it.
+        # Alone: either there was no plan yet, or this was the last task, and the lock goes with it.
+        patience = 1.0 if result is None else 0.0
+        with contextlib.suppress(TargetBusyError), target_lock(store, patience=patience):
             if result is None:
                 result = conversion.plan_only()
-        if result is not None:
-            return result
+            else:
+                conversion.tidy()
+    return result
 
 
-def _target_store(target: str, source: str) -> Store:
-    if "://" in target:
-        raise OptionError(f"target {target!r} is a URL; only local folders can be written to")
-    here, there = os.path.realpath(source), os.path.realpath(target)
-    if here == there or (there.startswith(here + os.sep) and os.path.isdir(here)):
-        raise TargetError(f"target {target!r} lies inside the source {source!r}; choose a folder outside of it")
-    try:
-        os.makedirs(there, exist_ok=True)
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise PermissionError(None, "permission denied")
-    except FileExistsError:
-        raise TargetError(f"target {target!r} is a file; choose a folder") from None
-    except OSError as error:
-        raise TargetError(f"cannot write to {target!r}: {error.strerror}; choose another folder") from error
-    return LocalStore(there)
+def _check_source(source: str) -> None:
+    if not sources.is_list(source) and not os.path.isdir(source):
+        what = "is a file, not a folder" if os.path.exists(source) else "does not exist"
+        raise SourceError(
+            f"source {source!r} {what}; give a folder of class folders, or a table that ends in "
+            f"{', '.join(sources.SUFFIXES)}"
+        )
 
 
 class _Conversion:
@@ -144,17 +139,16 @@ class _Conversion:
         self._options = options
         self._engine = engine
         self._progress = progress
-        self._workspace = Workspace(store, options.split)
+        self._target = Target(store, options.split)
+        self._workspace = self._target.workspace
         self._found: Source | None = None
         self._built = 0
 
     def run(self, overwrite: bool) -> Result:
         """All of it, under the exclusive lock."""
-        before = self._read_manifest()
-        if overwrite:
-            before = self._remove_split(before)
+        before = self._target.read_manifest()
         with self._engine:
-            plan = self._new_plan(before)
+            plan = self._new_plan(before, overwrite)
             if isinstance(plan, Result):
                 return plan
             receipts = self._build(plan, None)
@@ -166,7 +160,7 @@ class _Conversion:
         if self._written_plan() is not None:
             return None
         with self._engine:
-            plan = self._new_plan(self._read_manifest())
+            plan = self._new_plan(self._target.read_manifest())
         return plan if isinstance(plan, Result) else None
 
     def run_planned(self, task: tuple[int, int]) -> Result | None:
@@ -174,54 +168,35 @@ class _Conversion:
         plan = self._written_plan()
         if plan is None:
             return None
-        with self._engine:
-            receipts = self._build(plan, task)
+        try:
+            with self._engine:
+                receipts = self._build(plan, task)
+        except NotFoundError:
+            if self._written_plan() is not None:
+                raise
+            return None  # another task has made everything meanwhile, and tidied up
         complete = len(receipts) == len(plan.shards)
         if complete:
-            self._finish(plan, receipts, self._read_manifest())
+            self._finish(plan, receipts)
         return self._result(plan, receipts, complete)
 
-    def _new_plan(self, before: Manifest) -> Plan | Result:
+    def tidy(self) -> None:
+        """Remove what a task that ran twice, or was killed, left behind when the split was finished already."""
+        if self._options.split in self._target.read_manifest().splits:
+            self._target.clear()
+
+    def _new_plan(self, before: Manifest, overwrite: bool = False) -> Plan | Result:
         """A plan made from the source as it is now, or the result if the split is there already."""
         self._found = self._scan(before.without_split(self._options.split))
+        if overwrite:
+            return self._plan(self._found, before)
         done = before.splits.get(self._options.split)
         if done is not None:
             return self._already_there(done, before)
-        self._check_target()
-        return self._plan(self._found)
+        self._target.check_strangers()
+        return self._plan(self._found, None)
 
     # -- before anything is made
-
-    def _read_manifest(self) -> Manifest:
-        try:
-            return manifest.load(self._store.read(manifest.NAME), self._store.url(manifest.NAME))
-        except NotFoundError:
-            return Manifest()
-
-    def _remove_split(self, before: Manifest) -> Manifest:
-        """Take the split out of the manifest first, so that no reader takes what follows for whole."""
-        split = before.splits.get(self._options.split)
-        names = {shard.name for shard in split.shards} if split else set()
-        if split:
-            before = before.without_split(self._options.split)
-            if before.splits:
-                self._write_manifest(before)
-            else:
-                self._store.delete(manifest.NAME)
-                self._store.delete(sidecars.SIZES)
-        for name in sorted(names | set(self._shards_there())):
-            self._store.delete(name)
-            self._store.delete(index.index_name(name))
-        self._workspace.clear()
-        return before
-
-    def _shards_there(self) -> list[str]:
-        prefix = self._options.split + "-"
-        return [
-            name
-            for name in self._store.list(prefix)
-            if name.endswith(".tar") and name[len(prefix) : -len(".tar")].isdigit()
-        ]
 
     def _scan(self, before: Manifest) -> Source:
         options = self._options
@@ -234,12 +209,6 @@ class _Conversion:
             )
         if sources.is_list(self._source):
             return sources.read_list(self._source, classes=classes, strict=strict)
-        if not os.path.isdir(self._source):
-            what = "is a file, not a folder" if os.path.exists(self._source) else "does not exist"
-            raise SourceError(
-                f"source {self._source!r} {what}; give a folder of class folders, or a table that ends in "
-                f"{', '.join(sources.SUFFIXES)}"
-            )
         root = os.path.abspath(self._source)
         return tree.scan(root, classes=classes, siblings=options.siblings, strict=strict, map_=self._engine.map)
 
@@ -261,43 +230,34 @@ class _Conversion:
 
     def _already_there(self, done: SplitInfo, before: Manifest) -> Result:
         assert self._found is not None
-        if done.settings != self._settings(self._found):
+        classes = self._found.classes or before.classes
+        if done.settings != self._settings(self._found) or classes != before.classes:
             raise TargetError(
                 f"{self._store.url()!r} holds a split {done.name!r} already, made from another source or with other options; "
                 "replace it with --overwrite, or choose another folder or --split"
             )
-        self._workspace.clear()
+        self._target.clear()
         return self._summary(done, len(before.classes), built=0, source_bytes=sum(self._found.sizes))
-
-    def _check_target(self) -> None:
-        """Shards that no receipt of ours accounts for belong to somebody else."""
-        strangers = sorted(set(self._shards_there()) - self._workspace.receipts())
-        if strangers and not self._workspace.exists():
-            raise TargetError(
-                f"{self._store.url(strangers[0])!r} is there already and belongs to no finished dataset; "
-                "move it away, replace all with --overwrite, or choose another folder"
-            )
 
     # -- plan and shards
 
     def _job(self, root: str, classes: tuple[str, ...]) -> Job:
         return Job(root, self._store, self._options, classes)
 
-    def _plan(self, found: Source) -> Plan:
-        """Cut the source into shards, and write that down."""
+    def _plan(self, found: Source, replaced: Manifest | None) -> Plan:
+        """Cut the source into shards, and write that down. The split is taken out of a manifest that is ``replaced``."""
         scale = output_scale(self._job(found.root, found.classes), found.lines)
         source_bytes = sum(found.sizes)
-        self._check_space(int(source_bytes * scale) + len(found.lines) * 2048)
-        if isinstance(self._store, LocalStore):
-            self._store.sweep()
-            self._store.sweep(prefix=self._options.split)
+        self._target.check_space(int(source_bytes * scale) + len(found.lines) * 2048)
+        if replaced is not None:  # now that nothing speaks against making it anew
+            self._target.remove_split(replaced)
+        self._target.sweep(all_splits=True)
+        self._workspace.drop_plan()
         shards = []
         for shard, lines in make_plan(found.lines, found.sizes, self._options, scale=scale):
             self._workspace.write_entries(shard.name, lines)
             shards.append(shard)
-        for name in self._workspace.receipts() - {shard.name for shard in shards}:  # of an earlier, longer plan
-            self._store.delete(name)
-            self._store.delete(index.index_name(name))
+        self._target.remove_shards_but({shard.name for shard in shards})
         plan = Plan(
             root=found.root,
             settings=self._settings(found),
@@ -311,16 +271,6 @@ class _Conversion:
         found.lines, found.sizes = [], ()  # they are written down; a million of them need not be kept
         return plan
 
-    def _check_space(self, needed: int) -> None:
-        if isinstance(self._store, LocalStore):
-            there = sum(self._store.size(name) for name in self._shards_there())
-            free = shutil.disk_usage(self._store.root).free + there
-            if needed > free * 1.02:
-                raise TargetError(
-                    f"{self._store.url()!r} has {free / 1e6:,.0f} MB free and about {needed / 1e6:,.0f} MB are needed; "
-                    "free some space, or choose another disk"
-                )
-
     def _build(self, plan: Plan, task: tuple[int, int] | None) -> list[Receipt]:
         """Make this task's missing shards. Answers with all receipts that stand, in the shards' order."""
         standing = {shard.name: self._workspace.read_receipt(shard) for shard in plan.shards}
@@ -329,6 +279,8 @@ class _Conversion:
             for number, shard in enumerate(plan.shards)
             if standing[shard.name] is None and (task is None or number % task[1] == task[0])
         ]
+        for shard in mine:
+            self._workspace.drop_receipt(shard.name)
         done = [receipt for receipt in standing.values() if receipt is not None]
         samples, size = sum(r.samples + len(r.skipped) for r in done), sum(r.source_bytes for r in done)
         self._progress.begin(plan.samples, plan.source_bytes)
@@ -343,18 +295,25 @@ class _Conversion:
 
     # -- after everything is made
 
-    def _finish(self, plan: Plan, receipts: list[Receipt], before: Manifest) -> None:
+    def _finish(self, plan: Plan, receipts: list[Receipt], before: Manifest | None = None) -> None:
+        """Write the manifest; ``before`` is what it was, where no other task can have changed it."""
         split = self._split(plan, receipts)
         if not split.samples:
             first = split.skipped[0]
             raise SourceError(
                 f"{self._source!r} has no usable image: {split.num_skipped} skipped, the first is {first.path!r}: {first.reason}"
             )
-        others = before.without_split(self._options.split)
-        classes = others.classes or plan.classes
-        self._write_manifest(before.with_split(split, classes))
-        if isinstance(self._store, LocalStore):
-            self._store.sweep(prefix=self._options.split)
+        with manifest_lock(self._store):
+            if before is None:
+                before = self._target.read_manifest()
+            others = before.without_split(self._options.split)
+            if others.classes and plan.classes and others.classes != plan.classes:
+                raise TargetError(
+                    f"{self._store.url()!r} has got other classes while split {split.name!r} was made; "
+                    "run again without --task, which labels it anew"
+                )
+            self._target.write_manifest(others.with_split(split, others.classes or plan.classes))
+        self._target.sweep(all_splits=False)
         self._workspace.clear()
 
     def _split(self, plan: Plan, receipts: list[Receipt]) -> SplitInfo:
@@ -376,10 +335,6 @@ class _Conversion:
             skipped=tuple(skipped[: manifest.MAX_LISTED_SKIPS]),
             num_skipped=plan.num_skipped + sum(len(r.skipped) for r in receipts),
         )
-
-    def _write_manifest(self, content: Manifest) -> None:
-        self._store.write_atomic(sidecars.SIZES, [sidecars.dump_sizes(dict(content.splits))])
-        self._store.write_atomic(manifest.NAME, [manifest.dump(content)])
 
     def _result(self, plan: Plan, receipts: list[Receipt], complete: bool) -> Result:
         split = self._split(plan, receipts)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from wds_tools.convert import entries, keys
 from wds_tools.convert.entries import Entry
 from wds_tools.convert.options import ConvertOptions
+from wds_tools.convert.plan import settings_digest
 from wds_tools.convert.workspace import Workspace
 from wds_tools.errors import SampleError, SourceChangedError, StoreError
 from wds_tools.format import index, tar
@@ -58,7 +59,8 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
     """
     workspace = Workspace(job.target, job.options.split)
     packer = _Packer(job, tick)
-    job.target.write_atomic(plan.name, packer.chunks(workspace.read_entries(plan.name)))
+    lines = workspace.read_entries(plan, settings_digest(job.options.settings()))
+    job.target.write_atomic(plan.name, packer.chunks(lines))
     if _digest(job.target, plan.name) != packer.sha256.hexdigest():
         raise StoreError(
             f"{job.target.url(plan.name)!r} does not read back as it was written; check the disk's health and run again"
@@ -125,7 +127,12 @@ class _Packer:
         gathers = options.transcodes or options.metadata
         flushed = ticked = ticked_bytes = 0
         if _DIR_FD:
-            self._folder = os.open(self._job.source, os.O_RDONLY)
+            try:
+                self._folder = os.open(self._job.source, os.O_RDONLY)
+            except OSError as error:
+                raise SourceChangedError(
+                    f"source {self._job.source!r} cannot be opened any more ({error.strerror}); run again when it is back"
+                ) from error
         try:
             for number, line in enumerate(lines, start=1):
                 try:

@@ -1,7 +1,8 @@
 """A table that names the images: CSV, TSV or JSON lines, one row a sample.
 
 ``path`` is relative to the table's folder, or absolute. ``label`` is a class index, ``class`` a class name; names are
-indexed sorted, as class folders are. All other columns go into the sample's ``json`` field.
+indexed sorted, as class folders are; where there are both, the label counts. All other columns go into the sample's
+``json`` field.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import stat
 from array import array
 from collections.abc import Iterator
@@ -21,6 +23,10 @@ from wds_tools.errors import SampleError, SourceError
 from wds_tools.records import Skipped
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
+MAX_LABEL_DIGITS = 18  # what fits into 64 bits
+
+# A NUL, and code points that stand for no byte of a file's name.
+_NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 
 
 def is_list(path: str) -> bool:
@@ -37,7 +43,8 @@ def read_list(path: str, *, classes: tuple[str, ...] | None, strict: bool) -> So
     rows = list(_rows(path))
     if not rows:
         raise SourceError(f"{path!r} has no rows; write one a sample, with the columns path and label (or class)")
-    names, labels = _labels(path, rows, classes)
+    column = next((name for name in ("label", "class") if any(name in row for _, row in rows)), None)
+    names, labels = _labels(path, rows, column, classes)
     source = Source(root, [], array("q"), names, "")
     sizes = array("q")
     seen: dict[str, tuple[str, int]] = {}
@@ -61,7 +68,7 @@ def read_list(path: str, *, classes: tuple[str, ...] | None, strict: bool) -> So
                 raise SampleError(f"{reason} (line {number} of {path!r})", repr(name))
             source.skipped.append(Skipped(name, reason))
             continue
-        metadata = {column: value for column, value in row.items() if column not in ("path", "label", "class")}
+        metadata = {other: value for other, value in row.items() if other not in ("path", column)}
         entry = Entry(name, status.st_size, status.st_mtime_ns, label, metadata=metadata or None)
         source.lines.append(entries.dump_line(entry))
         sizes.append(entry.size)
@@ -84,6 +91,8 @@ def _rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise SourceError(
                         f"{path!r}, line {number}: no 'path'; its columns are {', '.join(map(str, row)) or 'none'}"
                     )
+                if _NO_NAME.search(row["path"]):
+                    raise SourceError(f"{path!r}, line {number}: {row['path']!r} cannot be the name of a file")
                 yield number, row
     except OSError as error:
         raise SourceError(f"cannot read {path!r}: {error.strerror}") from error
@@ -119,6 +128,9 @@ def _table_rows(path: str, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise SourceError(
                         f"{path!r}, line 1: the first row must name the columns, 'path' among them; it says {', '.join(columns)}"
                     )
+                if len(set(columns)) < len(columns):
+                    twice = next(name for name in columns if columns.count(name) > 1)
+                    raise SourceError(f"{path!r}, line 1: two columns are called {twice!r}; rename one")
                 continue
             if len(row) != len(columns):
                 raise SourceError(
@@ -130,11 +142,10 @@ def _table_rows(path: str, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _labels(
-    path: str, rows: list[tuple[int, dict[str, Any]]], classes: tuple[str, ...] | None
+    path: str, rows: list[tuple[int, dict[str, Any]]], column: str | None, classes: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], list[int | None]]:
-    """Class names, and a label a row."""
-    columns = rows[0][1]
-    if "class" in columns and "label" not in columns:
+    """Class names, and a label a row, from the ``column`` that says it."""
+    if column == "class":
         found = sorted({str(row.get("class", "")) for _, row in rows})
         names = classes if classes is not None else tuple(found)
         index = {name: number for number, name in enumerate(names)}
@@ -147,14 +158,14 @@ def _labels(
                     f"{path!r}, line {number}: class {name!r} is not among the dataset's {len(names)} classes"
                 )
         return names, [index[row["class"]] for _, row in rows]
-    if "label" not in columns:
+    if column is None:
         return classes or (), [None] * len(rows)
     labels: list[int | None] = []
     for number, row in rows:
         text = str(row.get("label", "")).strip()
-        if not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit() and len(text) <= MAX_LABEL_DIGITS):
             raise SourceError(
-                f"{path!r}, line {number}: label {text!r} is not a class index; give class names in a column named 'class'"
+                f"{path!r}, line {number}: label {text[:40]!r} is not a class index; give class names in a column named 'class'"
             )
         label = int(text)
         if classes is not None and label >= len(classes):

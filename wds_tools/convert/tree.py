@@ -21,8 +21,6 @@ from wds_tools.errors import SampleError, SourceError
 from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.records import Skipped
 
-_TYPE = 0o170000  # the bits of a mode that tell files from folders and the rest
-
 Map = Callable[[Callable[["Folder"], "Found"], list["Folder"]], Iterable["Found"]]
 
 _SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "test", "testing"}
@@ -66,7 +64,7 @@ def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: 
     folders, files, skipped = _list_root(root)
     flat = siblings and not folders
     if not flat:
-        _check_layout(root, folders, files)
+        _check_layout(root, folders, files, skipped)
     labels = _label(root, folders, classes)
     jobs = [Folder(root, name, labels[name], siblings, strict) for name in folders]
     if flat:
@@ -110,8 +108,9 @@ def _list_root(root: str) -> tuple[list[str], list[str], list[Skipped]]:
     try:
         with os.scandir(root) as found:
             for entry in found:
-                if entry.is_symlink() and not entry.is_file():
-                    skipped.append(Skipped(entry.name, "a symbolic link to a folder, not followed"))
+                if entry.is_symlink() and not os.path.isfile(entry.path):
+                    what = "a symbolic link to a folder" if os.path.isdir(entry.path) else "a broken symbolic link"
+                    skipped.append(Skipped(entry.name, f"{what}, not followed"))
                 elif entry.is_dir(follow_symlinks=False):
                     if entry.name.startswith(".") or entry.name == "__MACOSX":
                         skipped.append(Skipped(entry.name, "a hidden folder"))
@@ -126,7 +125,7 @@ def _list_root(root: str) -> tuple[list[str], list[str], list[Skipped]]:
     return sorted(folders), sorted(files), sorted(skipped, key=lambda skip: skip.path)
 
 
-def _check_layout(root: str, folders: list[str], files: list[str]) -> None:
+def _check_layout(root: str, folders: list[str], files: list[str], skipped: list[Skipped]) -> None:
     if folders and set(map(str.lower, folders)) <= _SPLIT_NAMES:
         example = folders[-1]
         raise SourceError(
@@ -134,7 +133,8 @@ def _check_layout(root: str, folders: list[str], files: list[str]) -> None:
             f"'wds-tools convert {os.path.join(root, example)} OUT --split {example}'"
         )
     if not folders and not files:
-        raise SourceError(f"{root!r} is empty; give a folder that holds one folder a class, with images in them")
+        found = f"holds only what is passed over ({skipped[0].path!r}: {skipped[0].reason})" if skipped else "is empty"
+        raise SourceError(f"{root!r} {found}; give a folder that holds one folder a class, with images in them")
     if not folders:
         raise SourceError(
             f"{root!r} has no class folders; images are expected as {os.path.join(root, '<class>', '<image>')} "
@@ -186,66 +186,89 @@ def _claim(seen: dict[str, str], key: str, path: str) -> None:
         )
 
 
+class _Lines:
+    """What a scan gathers: the entries' lines, their sizes, and what the digest is over (all but the times)."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.label = "" if folder.label is None else folder.label
+        self.lines: list[str] = []
+        self.sizes = array("q")
+        self.listing = [f"{folder.name}\t{folder.label}"]
+        self.seen: dict[str, str] = {}  # path by key
+
+
 def scan_folder(folder: Folder) -> Found:
     """Scan one class folder, and the folders in it."""
     found = Found()
-    lines: list[str] = []
-    sizes = array("q")
-    listing: list[str] = []  # what the digest is over: the lines without their times
-    seen: dict[str, str] = {}
+    gathered = _Lines(folder)
     for place in _walk(folder, found):
         if folder.siblings:
-            for entry in _group(place, folder):
-                _claim(seen, keys.key_of(entry.path), entry.path)
-                lines.append(entries.dump_line(entry))
-                sizes.append(entry.size + sum(1024 + sibling.size for sibling in entry.siblings))
-                listing.append(f"{entry.path}\t{entry.size}\t{[(s.path, s.size) for s in entry.siblings]}")
-        else:
-            _scan_files(place, folder, found, seen, lines, sizes, listing)
-    found.lines = "\n".join(lines)
-    found.sizes = sizes.tobytes()
-    if lines:
-        text = f"{folder.name}\t{folder.label}\n" + "\n".join(listing)
-        found.digest = hashlib.sha256(text.encode("utf-8", "surrogateescape") + found.sizes).digest()
+            _scan_siblings(place, folder, gathered)
+        elif not _scan_plain(place, gathered):
+            _scan_files(place, gathered)
+    found.lines = "\n".join(gathered.lines)
+    found.sizes = gathered.sizes.tobytes()
+    if gathered.lines:
+        listing = "\n".join(gathered.listing).encode("utf-8", "surrogateescape")
+        found.digest = hashlib.sha256(listing + found.sizes).digest()
     return found
 
 
-def _scan_files(
-    place: _Place,
-    folder: Folder,
-    found: Found,
-    seen: dict[str, str],
-    lines: list[str],
-    sizes: array[int],
-    listing: list[str],
-) -> None:
-    """One entry a file: the loop that a million files go through, so the usual case is written out."""
-    label = "" if folder.label is None else folder.label
-    fd, prefix = place.fd, place.prefix
+def _scan_plain(place: _Place, gathered: _Lines) -> bool:
+    """Scan a folder in which every file is regular and has a clean name with the same suffix; False if it is not so.
+
+    Most folders of large trees are, and then keys cannot meet and there is nothing to look at but sizes and times. A
+    million files go through this loop; `_scan_files` gives the same lines.
+    """
+    names, prefix = place.names, place.prefix
+    suffix = names[0].rpartition(".")[2] if names else ""
+    if suffix.lower() not in EXTENSIONS or not keys.all_clean(prefix, names, suffix):
+        return False
+    label, fd, status_of, is_regular = gathered.label, place.fd, os.stat, stat.S_ISREG
+    lines: list[str] = []
+    sizes: list[int] = []
+    try:
+        for name in names:
+            status = status_of(name, dir_fd=fd, follow_symlinks=False)
+            if not is_regular(status.st_mode):
+                return False
+            size = status.st_size
+            lines.append(f"{label}\t{size}\t{status.st_mtime_ns}\t{prefix}{name}")
+            sizes.append(size)
+    except OSError:
+        return False  # the careful scan says what is wrong
+    gathered.lines += lines
+    gathered.sizes.extend(sizes)
+    gathered.listing += [prefix + name for name in names]
+    return True
+
+
+def _scan_files(place: _Place, gathered: _Lines) -> None:
+    """Scan a folder file by file, ready for anything."""
+    prefix = place.prefix
     for name in place.names:
-        suffix = name.rpartition(".")[2]
-        if suffix not in EXTENSIONS and suffix.lower() not in EXTENSIONS:
-            found.ignored["." + suffix.lower() if suffix != name else ""] += 1
+        stem, dot, suffix = name.rpartition(".")
+        if not dot or suffix.lower() not in EXTENSIONS:
+            place.found.ignored[dot + suffix.lower() if dot else ""] += 1
             continue
-        try:
-            status: os.stat_result | None = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except OSError as error:
-            raise _cannot_look(prefix + name, error) from error
-        if status is None or status.st_mode & _TYPE != stat.S_IFREG:
-            status = place.look_at(name)
+        status = place.look_at(name)
         if status is None:
             continue
         path = prefix + name
-        key = keys.clean(path[: -len(suffix) - 1])
-        if key in seen:
-            _claim(seen, key, path)
-        seen[key] = path
-        if not path.isprintable() or "\\" in path:
-            path = entries.escape(path)
-        size = status.st_size
-        lines.append(f"{label}\t{size}\t{status.st_mtime_ns}\t{path}")
-        sizes.append(size)
-        listing.append(path)
+        _claim(gathered.seen, keys.clean(prefix + stem), path)
+        escaped = entries.escape(path)
+        gathered.lines.append(f"{gathered.label}\t{status.st_size}\t{status.st_mtime_ns}\t{escaped}")
+        gathered.sizes.append(status.st_size)
+        gathered.listing.append(path)
+
+
+def _scan_siblings(place: _Place, folder: Folder, gathered: _Lines) -> None:
+    """Scan a folder whose files of one stem are one sample."""
+    for entry in _group(place, folder):
+        _claim(gathered.seen, keys.key_of(entry.path), entry.path)
+        gathered.lines.append(entries.dump_line(entry))
+        gathered.sizes.append(entry.size + sum(1024 + sibling.size for sibling in entry.siblings))
+        gathered.listing.append(f"{entry.path}\t{entry.size}\t{[(s.path, s.size) for s in entry.siblings]}")
 
 
 @dataclass
@@ -354,7 +377,7 @@ def _group(place: _Place, folder: Folder) -> Iterator[Entry]:
         status = look_at(images[0])
         if status is None:
             continue
-        siblings = []
+        siblings: list[Sibling] = []
         for name in group:
             ext = keys.split_suffix(name)[1][1:].lower()
             if name == images[0]:
@@ -366,5 +389,10 @@ def _group(place: _Place, folder: Folder) -> Iterator[Entry]:
                 continue
             sibling = look_at(name)
             if sibling is not None:
+                twin = next((other.path for other in siblings if other.ext == ext), None)
+                if twin is not None:
+                    raise SourceError(
+                        f"{twin!r} and {prefix + name!r} would both be the field {ext!r} of one sample; rename one"
+                    )
                 siblings.append(Sibling(ext, prefix + name, sibling.st_size, sibling.st_mtime_ns))
         yield Entry(prefix + images[0], status.st_size, status.st_mtime_ns, folder.label, tuple(siblings))

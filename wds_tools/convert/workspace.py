@@ -14,7 +14,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from wds_tools.convert.plan import shard_digest
 from wds_tools.errors import NotFoundError, StoreError, TargetError
+from wds_tools.format import index
 from wds_tools.records import Receipt, ShardPlan, Skipped
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
@@ -53,8 +55,14 @@ class Workspace:
     def write_entries(self, shard: str, lines: bytes) -> None:
         self._store.write_atomic(self._name(_stem(shard) + ".entries"), [lines], durable=False)
 
-    def read_entries(self, shard: str) -> list[str]:
-        data = self._store.read(self._name(_stem(shard) + ".entries"))
+    def read_entries(self, shard: ShardPlan, settings: str) -> list[str]:
+        """The lines of a shard's entries, if they are those that the plan is about: a power cut may have cut them."""
+        name = self._name(_stem(shard.name) + ".entries")
+        data = self._store.read(name)
+        if shard_digest(settings, shard.name, data) != shard.digest:
+            raise TargetError(
+                f"{self._store.url(name)!r} is not as it was planned; run once without --task, which makes a new plan"
+            )
         return data.decode("utf-8", "surrogateescape").split("\n")
 
     def write_plan(self, plan: Plan) -> None:
@@ -79,11 +87,12 @@ class Workspace:
         )
 
     def read_receipt(self, shard: ShardPlan) -> Receipt | None:
-        """The receipt for ``shard``, if it was planned alike and the shard still has the size that was written."""
+        """The receipt for ``shard``, if it was planned alike and shard and index are there, in the size that was written."""
         try:
             content = json.loads(self._store.read(self._receipt_name(shard.name)))
             content["skipped"] = tuple(Skipped(**skip) for skip in content["skipped"])
             receipt = Receipt(**content)
+            self._store.size(index.index_name(shard.name))
             stands = receipt.digest == shard.digest and self._store.size(shard.name) == receipt.size
         except NotFoundError:
             return None
@@ -102,8 +111,17 @@ class Workspace:
             return {name[len(self._folder) + 1 : -len(suffix)] + ".tar" for name in found if name.endswith(suffix)}
         return set()
 
+    def drop_plan(self) -> None:
+        """Take the plan back before the entries that it speaks of change or go."""
+        self._store.delete(self._name(_PLAN))
+
+    def drop_receipt(self, shard: str) -> None:
+        """A receipt that does not stand must not stand again, should its plan come back."""
+        self._store.delete(self._receipt_name(shard))
+
     def clear(self) -> None:
         """Remove everything of this split; others that are at it too are no error."""
+        self.drop_plan()
         with contextlib.suppress(NotFoundError):
             for name in self._store.list(self._folder + "/"):
                 self._store.delete(name)

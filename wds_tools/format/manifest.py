@@ -3,15 +3,17 @@
 One JSON object serves three readers. timm looks at ``splits.<name>.{name,num_samples,filenames,shard_lengths}``; wids
 at ``wids_version``, ``name`` and ``shardlist[].{url,nsamples,filesize}``; the rest is ours, docs/format.md says what
 each key means. Keys that we do not know are kept. There are no times and no paths in it, so that the same source
-gives the same bytes.
+gives the same bytes. Reading trusts nothing in it: every value has the type that it should have, and every shard lies
+below the manifest's own folder, or it is a `ManifestError`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from wds_tools.errors import ManifestError
 from wds_tools.records import ShardInfo, Skipped, SplitInfo
@@ -20,6 +22,10 @@ NAME = "info.json"
 FORMAT = "wds_tools"
 VERSION = 1
 MAX_LISTED_SKIPS = 1000  # how many skipped files are listed one by one; all are counted
+
+_T = TypeVar("_T")
+# What makes a path or a URL of a name lead elsewhere: a scheme or a drive, a backslash, a NUL, an empty part, "." and "..".
+_LEADS_OUT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|.*[\\\0]|(?:.*/)?(?:\.{0,2})(?:/|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,10 @@ def _dump_split(split: SplitInfo, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dump_shard(shard: ShardInfo) -> dict[str, Any]:
+    if _LEADS_OUT.match(shard.name):
+        raise ManifestError(
+            f"shard {shard.name!r} cannot be listed in {NAME}, because others would not find it; rename it"
+        )
     content: dict[str, Any] = {"url": shard.name, "nsamples": shard.samples}
     if shard.size is not None:
         content["filesize"] = shard.size
@@ -96,12 +106,15 @@ def load(data: bytes, place: str = NAME) -> Manifest:
         raise ManifestError(
             f"{place}: not JSON ({error}); restore it, or remove it and make it anew with 'wds-tools index'"
         ) from None
-    if not isinstance(content, dict) or not isinstance(content.get("splits", {}), dict):
-        raise ManifestError(f"{place}: not a dataset's manifest: it has no 'splits'")
-    version = content.get("version", VERSION)
-    if content.get("format") == FORMAT and isinstance(version, int) and version > VERSION:
+    if not isinstance(content, dict) or not isinstance(content.get("splits"), dict):
         raise ManifestError(
-            f"{place}: its version is {version} and this program reads up to {VERSION}; "
+            f"{place}: not a dataset's manifest: it has no 'splits'; "
+            "move it away and make a manifest of the shards with 'wds-tools index'"
+        )
+    version = content.get("version", VERSION)
+    if content.get("format") == FORMAT and not (isinstance(version, int) and version <= VERSION):
+        raise ManifestError(
+            f"{place}: its version is {version!r:.40} and this program reads up to {VERSION}; "
             "upgrade with 'pip install -U wds_tools'"
         )
     try:
@@ -113,39 +126,50 @@ def load(data: bytes, place: str = NAME) -> Manifest:
 
 
 def _load(content: dict[str, Any]) -> Manifest:
-    listed = {entry["url"]: entry for entry in content.get("shardlist", ())}
-    settings = content.get("settings", {})
+    listed = {entry["url"]: entry for entry in _typed(list, content.get("shardlist", []))}
+    settings = _typed(dict, content.get("settings", {}))
     splits = {}
-    for name, entry in content.get("splits", {}).items():
-        filenames, lengths = list(entry["filenames"]), list(entry["shard_lengths"])
+    for name, entry in content["splits"].items():
+        filenames, lengths = _typed(list, entry["filenames"]), _typed(list, entry["shard_lengths"])
         if len(filenames) != len(lengths):
             raise ValueError(f"split {name!r} has {len(filenames)} file names and {len(lengths)} lengths")
         splits[name] = SplitInfo(
             name=name,
             shards=tuple(
-                _load_shard(url, int(n), listed.get(url, {})) for url, n in zip(filenames, lengths, strict=True)
+                _load_shard(_typed(str, url), _typed(int, n), listed.get(url, {}))
+                for url, n in zip(filenames, lengths, strict=True)
             ),
-            fields={str(key): int(count) for key, count in entry.get("fields", {}).items()},
-            suffixes=dict(entry.get("suffixes", {})),
-            settings=dict(settings.get(name, {})),
-            skipped=tuple(Skipped(skip["path"], skip["reason"]) for skip in entry.get("skipped", ())),
-            num_skipped=int(entry.get("num_skipped", 0)),
+            fields={key: _typed(int, count) for key, count in entry.get("fields", {}).items()},
+            suffixes={key: _typed(str, suffix) for key, suffix in entry.get("suffixes", {}).items()},
+            settings=_typed(dict, settings.get(name, {})),
+            skipped=tuple(
+                Skipped(_typed(str, skip["path"]), _typed(str, skip["reason"]))
+                for skip in _typed(list, entry.get("skipped", []))
+            ),
+            num_skipped=_typed(int, entry.get("num_skipped", 0)),
         )
     return Manifest(
         splits=splits,
-        classes=tuple(str(name) for name in content.get("classes", ())),
+        classes=tuple(_typed(str, name) for name in _typed(list, content.get("classes", []))),
         extra={key: value for key, value in content.items() if key not in _OURS},
         split_extra={
             name: {key: value for key, value in entry.items() if key not in _OURS_IN_SPLIT}
-            for name, entry in content.get("splits", {}).items()
+            for name, entry in content["splits"].items()
         },
     )
 
 
 def _load_shard(name: str, samples: int, entry: Mapping[str, Any]) -> ShardInfo:
-    if not isinstance(name, str) or samples < 0:
-        raise ValueError(f"shard {name!r} with {samples} samples")
-    if name.startswith("/") or ".." in name.split("/"):
+    if _LEADS_OUT.match(name):
         raise ValueError(f"shard {name!r} lies outside of the dataset")
-    size = entry.get("filesize")
-    return ShardInfo(name, samples, None if size is None else int(size), entry.get("sha256"))
+    size, sha256 = entry.get("filesize"), entry.get("sha256")
+    return ShardInfo(
+        name, samples, None if size is None else _typed(int, size), None if sha256 is None else _typed(str, sha256)
+    )
+
+
+def _typed(kind: type[_T], value: Any) -> _T:
+    """``value``, which must be of this kind; a number counts something, so it is whole and not below zero."""
+    if type(value) is not kind or (isinstance(value, int) and value < 0):
+        raise TypeError(f"{value!r:.40} where a {kind.__name__} belongs")
+    return value

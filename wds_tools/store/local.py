@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from wds_tools.errors import NotFoundError, StoreError
 from wds_tools.store.base import Chunk
 
 _READ_ONLY = 0o444
+_TEMPORARY = re.compile(r".*\.[0-9a-f]{8}\.tmp", re.DOTALL)
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space and run again, what is complete is kept",
     errno.EDQUOT: "the disk quota is used up: free some space and run again, what is complete is kept",
@@ -25,11 +27,15 @@ _REMEDIES = {
     errno.EACCES: "permission denied: check the owner and the mode, or choose another place",
     errno.EPERM: "not permitted: check the owner and the mode, or choose another place",
     errno.EIO: "the disk reported an input/output error: check its health, then run again",
-    errno.ENOTDIR: "a part of this path is a file, not a folder",
-    errno.EISDIR: "this is a folder, not a file",
-    errno.ENOENT: "no such file or folder",
+    errno.EFBIG: "the file system or a limit does not allow files of this size: use smaller shards (--max-size)",
+    errno.ENOTDIR: "a part of this path is a file, not a folder: check the path",
+    errno.EEXIST: "a part of this path is a file, not a folder: check the path",
+    errno.EISDIR: "this is a folder, not a file: check the path",
+    errno.ENOENT: "no such file or folder: check the path",
+    errno.ELOOP: "its symbolic links lead in a circle: check the path",
     errno.EMFILE: "too many open files: raise the limit with 'ulimit -n', or use fewer workers",
-    errno.ENAMETOOLONG: "the name is too long for this file system",
+    errno.ENAMETOOLONG: "the name is too long for this file system: choose a shorter one",
+    errno.ESTALE: "the network file system has lost it: run again, and check the mount if it stays so",
 }
 
 
@@ -38,6 +44,15 @@ def store_error(error: OSError, path: str, doing: str) -> StoreError:
     why = _REMEDIES.get(error.errno or 0) or error.strerror or str(error)
     kind = NotFoundError if error.errno == errno.ENOENT else StoreError
     return kind(f"cannot {doing} {path!r}: {why}")
+
+
+@contextlib.contextmanager
+def _told(path: str, doing: str) -> Iterator[None]:
+    """Says what an `OSError` means, as `store_error` does."""
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, path, doing) from error
 
 
 def write_all(fd: int, chunk: Chunk) -> None:
@@ -76,22 +91,19 @@ class LocalStore:
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         path = self.url(name)
-        try:
-            with open(path, "rb", buffering=0) as file:
-                if length is None:
-                    file.seek(start)
-                    return file.readall()
-                data = os.pread(file.fileno(), length, start)
-                while len(data) < length:
-                    more = os.pread(file.fileno(), length - len(data), start + len(data))
-                    if not more:
-                        break
-                    data += more
-        except OSError as error:
-            raise store_error(error, path, "read") from error
+        with _told(path, "read"), open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            if length is None:
+                return file.readall()
+            # Asked before, because a length that makes no sense would take as much memory.
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(length) if start + length <= size else b""
+            while 0 < len(data) < length and (more := file.read(length - len(data))):
+                data += more
         if len(data) != length:
             raise StoreError(
-                f"cannot read {path!r}: it ends at byte {start + len(data)}, {start + length} were expected"
+                f"cannot read {path!r}: it ends at byte {size}, {start + length} were expected; "
+                "fetch or convert it again"
             )
         return data
 
@@ -118,27 +130,27 @@ class LocalStore:
         path = self.url(name)
         folder, base = os.path.split(path)
         temporary = os.path.join(folder, f".{base}.{secrets.token_hex(4)}.tmp")
-        try:
+        with _told(path, "write"):
             os.makedirs(folder, exist_ok=True)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _READ_ONLY)
-        except OSError as error:
-            raise store_error(error, path, "write") from error
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), _READ_ONLY)
         try:
             try:
-                for chunk in chunks:
-                    write_all(fd, chunk)
+                for chunk in chunks:  # errors of making them are not ours to explain
+                    with _told(path, "write"):
+                        write_all(fd, chunk)
                 if durable:
-                    os.fsync(fd)
+                    with _told(path, "write"):
+                        os.fsync(fd)
             finally:
-                os.close(fd)
-            os.replace(temporary, path)
-            if durable:
-                self.sync_folder(folder)
-        except BaseException as error:
+                with _told(path, "write"):
+                    os.close(fd)
+            with _told(path, "write"):
+                os.replace(temporary, path)
+                if durable:
+                    self.sync_folder(folder)
+        except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-            if isinstance(error, OSError) and not isinstance(error, StoreError):
-                raise store_error(error, path, "write") from error
             raise
 
     def delete(self, name: str) -> None:
@@ -154,7 +166,7 @@ class LocalStore:
         """Remove the temporary files that killed writers of names with ``prefix`` left in ``folder``."""
         with contextlib.suppress(NotFoundError):
             for name in self.list(os.path.join(folder, f".{prefix}")):
-                if name.endswith(".tmp"):
+                if _TEMPORARY.fullmatch(name):
                     self.delete(name)
 
     def remove_folder(self, name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,12 @@ from wds_tools.store.local import LocalStore
 
 MAX_NAMES = 1_000_000
 
-_RANGE = re.compile(r"\{(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?\}")
+MAX_DEPTH = 100  # braces in braces
+MAX_DIGITS = 18  # of a number in braces
+
+# Ranges and letters as braceexpand takes them; {A..z} goes through both cases.
+_RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.-?(\d+))?\n?")
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
 @dataclass(frozen=True)
@@ -35,35 +41,58 @@ def expand_braces(text: str) -> list[str]:
     """The names that brace notation stands for; `OptionError` beyond `MAX_NAMES` or when a brace is not closed."""
     if "{" not in text:
         return [text]
-    count = 1
-    for match in _RANGE.finditer(text):
-        first, last, step = match.groups()
-        if first.lstrip("-").isdigit() and last.lstrip("-").isdigit():
-            count *= abs(int(last) - int(first)) // max(abs(int(step or 1)), 1) + 1
-    count *= 2 ** text.count(",")
-    if count > MAX_NAMES and _exact_count(text) > MAX_NAMES:
-        raise OptionError(f"{text!r} stands for more than {MAX_NAMES:,} names; give the shards as a folder or a glob")
     try:
-        return list(braceexpand(text))
+        count = _count(text)
     except ValueError as error:
         raise OptionError(
             f"{text!r} is no brace notation: {error}; write for example train-{{000000..000146}}.tar"
         ) from None
+    if count > MAX_NAMES:
+        raise OptionError(f"{text!r} stands for more than {MAX_NAMES:,} names; give the shards as a folder or a glob")
+    return list(braceexpand(text))
 
 
-def _exact_count(text: str) -> int:
-    """Names that ``text`` stands for where braces hold ranges or plain lists; beyond `MAX_NAMES` for nested ones."""
-    count = 1
-    for inner in re.findall(r"\{([^{}]*)\}", text):
-        match = _RANGE.fullmatch("{" + inner + "}")
-        if match and match[1].lstrip("-").isdigit() and match[2].lstrip("-").isdigit():
-            count *= abs(int(match[2]) - int(match[1])) // max(abs(int(match[3] or 1)), 1) + 1
-        elif match:
-            count *= 26
-        else:
-            count *= inner.count(",") + 1
-    nested = re.search(r"\{[^{}]*\{", text)
-    return MAX_NAMES + 1 if nested else count
+def _count(text: str) -> int:
+    """How many names ``text`` stands for, or more than `MAX_NAMES`, without making one of them.
+
+    What stands side by side multiplies, what commas part adds up. ``ValueError`` where braces do not match.
+    """
+    product, total = 1, 0  # of the names that the innermost brace stands for so far
+    outer: list[tuple[int, int, int]] = []  # the same of the braces around it, and where each begins
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character == "\\":
+            position += 1
+        elif character == "{":
+            outer.append((product, total, position))
+            product, total = 1, 0
+            if len(outer) > MAX_DEPTH:
+                raise ValueError(f"more than {MAX_DEPTH} braces in each other")
+        elif character == "," and outer:
+            product, total = 1, total + product
+        elif character == "}":
+            if not outer:
+                raise ValueError("a brace is closed that was not opened")
+            before, before_total, begin = outer.pop()
+            names = _range_length(text[begin + 1 : position]) or product + total
+            product, total = min(before * names, MAX_NAMES + 1), before_total
+        position += 1
+    if outer:
+        raise ValueError("a brace is not closed")
+    return product
+
+
+def _range_length(inner: str) -> int:
+    """How many names a range such as ``0..9``, ``a..z`` or ``00..90..10`` stands for; 0 for what is no range."""
+    match = _RANGE.fullmatch(inner)
+    if match is None or match[1].isalpha() != match[2].isalpha():
+        return 0
+    first, last, step = match[1], match[2], match[3] or "1"
+    if max(len(first), len(last), len(step)) > MAX_DIGITS:
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
+    distance = _LETTERS.index(last) - _LETTERS.index(first) if first.isalpha() else int(last) - int(first)
+    return abs(distance) // (int(step) or 1) + 1
 
 
 def locate(dataset: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Place:
@@ -108,4 +137,5 @@ def _refuse_urls(text: str) -> None:
     if text.startswith("pipe:"):
         raise OptionError(f"{text.split()[0]!r} asks for a shell command, which is never run; give a path")
     if "://" in text:
-        raise OptionError(f"{text.partition('?')[0]!r} is a URL; this command reads local datasets")
+        shown = re.sub(r"//[^/]*@", "//", text.partition("?")[0])  # neither a signature nor a password
+        raise OptionError(f"{shown!r} is a URL; this command reads local datasets")

@@ -240,13 +240,21 @@ def _keys_across(reports: list[ShardReport]) -> list[Problem]:
 def _counts(found: Dataset, split: str, reports: list[ShardReport]) -> list[Problem]:
     if found.manifest is None:
         return []
+    listed = Counter(found.splits[split])
+    problems = [
+        Problem(manifest.NAME, f"split {split!r} lists {shard} {count} times; remove it and run 'wds-tools index'")
+        for shard, count in listed.items()
+        if count > 1
+    ]
     stated = found.manifest.splits[split].fields
     counted: Counter[str] = Counter()
     for report in reports:
         counted.update(report.fields)
-    if stated and stated != dict(counted) and not any(report.problems for report in reports):
-        return [Problem(manifest.NAME, f"split {split!r} has the fields {dict(counted)} where it says {stated}")]
-    return []
+    if stated and stated != dict(counted) and not any(report.problems for report in reports) and not problems:
+        problems.append(
+            Problem(manifest.NAME, f"split {split!r} has the fields {dict(counted)} where it says {stated}")
+        )
+    return problems
 
 
 def _beside(found: Dataset) -> list[Problem]:

@@ -1,0 +1,115 @@
+"""The folder that a dataset is made in: its manifest, its shards, and what an interrupted conversion left there.
+
+Nothing here asks whether somebody else is at work; that is the lock's business.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from wds_tools.convert.workspace import Workspace
+from wds_tools.errors import NotFoundError, OptionError, TargetError
+from wds_tools.format import index, manifest, sidecars
+from wds_tools.format.manifest import Manifest
+from wds_tools.store.base import Store
+from wds_tools.store.local import LocalStore
+
+
+def open_target(target: str, source: str) -> Store:
+    """The store at ``target``, made and seen to be writable before any work begins."""
+    if "://" in target:
+        raise OptionError(f"target {target!r} is a URL; only local folders can be written to")
+    here, there = os.path.realpath(source), os.path.realpath(target)
+    if here == there or (there.startswith(here + os.sep) and os.path.isdir(here)):
+        raise TargetError(f"target {target!r} lies inside the source {source!r}; choose a folder outside of it")
+    try:
+        os.makedirs(there, exist_ok=True)
+        if not os.access(there, os.W_OK | os.X_OK):
+            read_only = hasattr(os, "statvfs") and os.statvfs(there).f_flag & os.ST_RDONLY
+            raise OSError(None, "the file system is read-only" if read_only else "permission denied")
+    except FileExistsError:
+        raise TargetError(f"target {target!r} is a file; choose a folder") from None
+    except OSError as error:
+        raise TargetError(f"cannot write to {target!r}: {error.strerror}; choose another folder") from error
+    return LocalStore(there)
+
+
+class Target:
+    """What a conversion of one split reads and changes in the dataset's folder."""
+
+    def __init__(self, store: Store, split: str) -> None:
+        self.store = store
+        self.workspace = Workspace(store, split)
+        self._split = split
+
+    def read_manifest(self) -> Manifest:
+        try:
+            return manifest.load(self.store.read(manifest.NAME), self.store.url(manifest.NAME))
+        except NotFoundError:
+            return Manifest()
+
+    def write_manifest(self, content: Manifest) -> None:
+        self.store.write_atomic(sidecars.SIZES, [sidecars.dump_sizes(dict(content.splits))])
+        self.store.write_atomic(manifest.NAME, [manifest.dump(content)])
+
+    def remove_split(self, before: Manifest) -> None:
+        """Take the split out of the manifest first, so that no reader takes what follows for whole."""
+        split = before.splits.get(self._split)
+        names = {shard.name for shard in split.shards} if split else set()
+        if split:
+            before = before.without_split(self._split)
+            if before.splits:
+                self.write_manifest(before)
+            else:
+                self.store.delete(manifest.NAME)
+                self.store.delete(sidecars.SIZES)
+        self._remove_shards(names | self._shards_there())
+        self.workspace.clear()
+
+    def check_strangers(self) -> None:
+        """Shards that no receipt of ours accounts for belong to somebody else."""
+        strangers = sorted(self._shards_there() - self.workspace.receipts())
+        if strangers and not self.workspace.exists():
+            raise TargetError(
+                f"{self.store.url(strangers[0])!r} is there already and belongs to no finished dataset; "
+                "move it away, replace all with --overwrite, or choose another folder"
+            )
+
+    def check_space(self, needed: int) -> None:
+        if isinstance(self.store, LocalStore):
+            there = sum(self.store.size(name) for name in self._shards_there())
+            free = shutil.disk_usage(self.store.root).free + there
+            if needed > free * 1.02:
+                raise TargetError(
+                    f"{self.store.url()!r} has {free / 1e6:,.0f} MB free and about {needed / 1e6:,.0f} MB are needed; "
+                    "free some space, or choose another disk"
+                )
+
+    def remove_shards_but(self, planned: set[str]) -> None:
+        """Remove the shards of an earlier, longer plan, whether or not they have a receipt."""
+        self._remove_shards((self.workspace.receipts() | self._shards_there()) - planned)
+
+    def sweep(self, *, all_splits: bool) -> None:
+        """Remove temporary files: those of this split, or all of them if no task of another split can be at work."""
+        if isinstance(self.store, LocalStore):
+            self.store.sweep(prefix="" if all_splits else self._split + "-")
+
+    def clear(self) -> None:
+        """Remove everything that is not the dataset's; only for who holds it alone."""
+        self.sweep(all_splits=True)
+        self.workspace.clear()
+
+    def _shards_there(self) -> set[str]:
+        prefix = self._split + "-"
+        return {
+            name
+            for name in self.store.list(prefix)
+            if name.endswith(".tar") and name[len(prefix) : -len(".tar")].isdigit()
+        }
+
+    def _remove_shards(self, names: set[str]) -> None:
+        for name in sorted(names):
+            # The shard goes last: by its name a later run finds what an interrupted one left.
+            self.store.delete(index.index_name(name))
+            self.store.delete(name)
