@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,13 @@ def strace() -> str:
 def root() -> None:
     if sys.platform == "win32" or os.geteuid() != 0:
         _missing("only root can do this")
+
+
+def folder(path: Path) -> Path:
+    """A folder that something was installed into."""
+    if not path.is_dir():
+        _missing(f"there is no {path}")
+    return path
 
 
 def package(name: str) -> object:

@@ -57,7 +57,7 @@ def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     metavar="SIZE",
     show_default=True,
     callback=_size,
-    help="Most bytes of a shard, such as 1GB, 512MiB or 500000.",
+    help="Most bytes of a shard (about, where images are encoded anew), such as 1GB or 512MiB.",
 )
 @click.option("--max-count", type=int, help="Most samples of a shard.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the shuffle.")

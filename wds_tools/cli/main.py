@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import signal
 import sys
 import traceback
 from typing import NoReturn
@@ -14,7 +15,7 @@ from typing import NoReturn
 import click
 
 from wds_tools._version import VERSION
-from wds_tools.errors import OptionError, WdsToolsError
+from wds_tools.errors import OptionError, SampleError, WdsToolsError
 
 REPORT = "the project's issue tracker"
 
@@ -65,6 +66,7 @@ def main() -> NoReturn:
         # read our output has gone, it exits by itself, quietly, with 1.
         code = group.main(prog_name="wds-tools", standalone_mode=False) or 0
     except (click.exceptions.Abort, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one would only clutter the exit
         click.echo("Interrupted. Run the same command again; convert goes on where it was.", err=True)
         code = 130
     except click.ClickException as error:
@@ -73,6 +75,9 @@ def main() -> NoReturn:
     except OptionError as error:
         click.echo(f"Error: {error}", err=True)
         code = 2
+    except SampleError as error:
+        click.echo(f"Error: {error}; mend or remove it, or leave such files out with --on-error skip", err=True)
+        code = 1
     except WdsToolsError as error:
         click.echo(f"Error: {error}", err=True)
         code = 1

@@ -31,6 +31,7 @@ Tick = Callable[[int, int], None]
 Watch = Callable[[int, int], None]
 
 _POLL_SECONDS = 0.1  # how often a progress bar is brought up to date while tasks run
+_GRACE_SECONDS = 5.0  # for running tasks to see that they are to end; workers that do not are killed
 
 
 class Cancelled(BaseException):
@@ -99,7 +100,13 @@ class ProcessEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.value = 1
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        # A second Ctrl-C need not hurry what ends by itself, or is made to.
+        with _held_interrupts():
+            timer = threading.Timer(_GRACE_SECONDS, self._kill_workers)
+            timer.start()
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            timer.cancel()
+            timer.join()
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterable[Result]:
         found = list(items)
@@ -135,17 +142,21 @@ class ProcessEngine:
             return future
 
     def _wait(self, futures: set[Future[Result]]) -> tuple[set[Future[Result]], set[Future[Result]]]:
-        finished, waiting = wait(futures, _POLL_SECONDS, FIRST_COMPLETED)
+        with _held_interrupts():  # one that comes amid its locks would leave them locked
+            finished, waiting = wait(futures, _POLL_SECONDS, FIRST_COMPLETED)
         if not finished and connection.wait([process.sentinel for process in self._processes()], 0):
             # The pool sees by itself that a worker is dead, unless it waits for the rest of that worker's answer.
             # With no writer left, its wait ends.
-            for process in self._processes():
-                process.kill()
+            self._kill_workers()
             self._pool._result_queue._writer.close()
         return finished, waiting
 
     def _processes(self) -> list[Any]:
         return list((self._pool._processes or {}).values())
+
+    def _kill_workers(self) -> None:
+        for process in self._processes():
+            process.kill()
 
 
 def make_engine(name: str, workers: int | None) -> Engine:

@@ -27,7 +27,7 @@ def is_clean(stem: str) -> bool:
 
 
 def all_clean(prefix: str, names: Sequence[str], suffix: str) -> bool:
-    """Whether ``prefix`` (empty, or closed by a slash) and every one of ``names`` without its ``suffix`` make a clean stem.
+    """Whether ``prefix`` (closed by a slash) and every one of ``names`` without its ``suffix`` make a clean stem.
 
     One look at all names together, at a small part of the cost of one at a time.
     """
@@ -53,7 +53,8 @@ def clean(stem: str) -> str:
         escaped = f"%{ord(escaped[0]):02X}" + escaped[1:]
     if len(escaped) > MAX_KEY:
         digest = hashlib.blake2b(stem.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-        escaped = f"{escaped[: MAX_KEY - 17]}_{digest}"
+        folder, slash, base = escaped[: MAX_KEY - 17].rpartition("/")
+        escaped = f"{folder}{slash}{base.replace('.', '_')}_{digest}"  # the cut may have made a basename of a folder
     return escaped
 
 

@@ -28,11 +28,12 @@ def parse_size(text: str) -> int:
 class ConvertOptions:
     """How a tree becomes shards.
 
-    ``max_size`` bounds a shard's bytes, ``max_count`` its samples. ``seed`` decides the order unless ``shuffle`` is
-    off. ``image_size`` shrinks images to that shorter side in pixels and never enlarges; ``encode`` is ``keep`` or the
-    field that images become; ``quality`` (1 to 100) applies to what is encoded anew. ``classes`` fixes the class names
-    and their indexes. ``metadata`` adds a ``json`` field with the source path and a list's further columns.
-    ``siblings`` makes files of the same stem fields of one sample. ``on_error`` is ``raise`` or ``skip``.
+    ``max_size`` bounds a shard's bytes, ``max_count`` its samples; where images are encoded anew, what they become is
+    estimated from some of them, and a shard may come out larger. ``seed`` decides the order unless ``shuffle`` is off.
+    ``image_size`` shrinks images to that shorter side in pixels and never enlarges; ``encode`` is ``keep`` or the field
+    that images become; ``quality`` (1 to 100) applies to what is encoded anew. ``classes`` fixes the class names and
+    their indexes. ``metadata`` adds a ``json`` field with the source path and a list's further columns. ``siblings``
+    makes files of the same stem fields of one sample. ``on_error`` is ``raise`` or ``skip``.
     """
 
     split: str = "train"
@@ -55,6 +56,7 @@ class ConvertOptions:
             raise OptionError(f"max_size is {self.max_size} bytes; a shard needs at least 10240")
         for name, value, low, high in (
             ("max_count", self.max_count, 1, None),
+            ("seed", self.seed, 0, None),
             ("image_size", self.image_size, 1, 65_535),
             ("quality", self.quality, 1, 100),
         ):

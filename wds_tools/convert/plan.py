@@ -83,11 +83,18 @@ def make_plan(
     lines: Sequence[str], sizes: Sequence[int], options: ConvertOptions, *, scale: float = 1.0
 ) -> Iterator[tuple[ShardPlan, bytes]]:
     """Each shard's plan, and the lines of its entries as bytes. ``scale`` is expected output per source byte."""
-    fixed = _LABEL_BYTES + (2 * tar.BLOCK if options.metadata else 0)
-    weights = tar_bytes(sizes, scale, fixed)
+    weights = tar_bytes(sizes, scale, _LABEL_BYTES)
+    if options.metadata:
+        weights = [weight + _metadata_bytes(line) for weight, line in zip(weights, lines, strict=True)]
     order = permutation(len(lines), options.seed) if options.shuffle else range(len(lines))
     settings = settings_digest(options.settings())
     for number, run in enumerate(cut(weights, order, options.max_size, options.max_count)):
         name = f"{options.split}-{number:06d}.tar"
         blob = "\n".join(map(lines.__getitem__, run)).encode("utf-8", "surrogateescape")
         yield ShardPlan(name, shard_digest(settings, name, blob), len(run)), blob
+
+
+def _metadata_bytes(line: str) -> int:
+    """At most what the ``json`` field takes that holds the entry's path and its class, whose name begins the path."""
+    path = line.split("\t", 4)[3]
+    return tar.member_bytes(len('{"class": , "path": }') + 2 * len(json.dumps(path)))

@@ -23,7 +23,7 @@ from wds_tools.convert.plan import make_plan
 from wds_tools.convert.shard import Job, build_shard, output_scale
 from wds_tools.convert.target import Target, open_target
 from wds_tools.convert.workspace import Plan
-from wds_tools.errors import NotFoundError, OptionError, SourceError, TargetBusyError, TargetError
+from wds_tools.errors import NotFoundError, OptionError, SourceChangedError, SourceError, TargetBusyError, TargetError
 from wds_tools.format import manifest
 from wds_tools.format.manifest import Manifest
 from wds_tools.records import Receipt, ShardInfo, Skipped, SplitInfo
@@ -96,9 +96,10 @@ def convert_tree(
         raise OptionError(
             "overwrite cannot go with task: each task would remove what the others made; use it in a first run"
         )
-    _check_source(os.fspath(source))
+    chosen = make_engine(engine, workers)
+    _check_source(os.fspath(source), options)
     store = open_target(os.fspath(target), os.fspath(source))
-    conversion = _Conversion(os.fspath(source), store, options, make_engine(engine, workers), progress or Quiet())
+    conversion = _Conversion(os.fspath(source), store, options, chosen, progress or Quiet())
     if task is None:
         with target_lock(store):
             return conversion.run(overwrite)
@@ -109,8 +110,14 @@ def _run_task(conversion: _Conversion, store: Store, task: tuple[int, int]) -> R
     """Make one part: the first task that comes writes the plan down, all others wait for it."""
     result = None
     while result is None:
-        with target_lock(store, shared=True):
-            result = conversion.run_planned(task)
+        try:
+            with target_lock(store, shared=True):
+                result = conversion.run_planned(task)
+        except SourceChangedError:
+            # The next one to come makes a new plan, unless others are at this one, who will see for themselves.
+            with contextlib.suppress(TargetBusyError), target_lock(store, patience=0.0):
+                conversion.drop_plan()
+            raise
         # Alone: either there was no plan yet, or this was the last task, and the lock goes with it.
         patience = 1.0 if result is None else 0.0
         with contextlib.suppress(TargetBusyError), target_lock(store, patience=patience):
@@ -121,7 +128,11 @@ def _run_task(conversion: _Conversion, store: Store, task: tuple[int, int]) -> R
     return result
 
 
-def _check_source(source: str) -> None:
+def _check_source(source: str, options: ConvertOptions) -> None:
+    if sources.is_list(source) and options.siblings:
+        raise OptionError(
+            f"siblings are for folders, and {source!r} is a table; give what belongs to an image in its columns"
+        )
     if not sources.is_list(source) and not os.path.isdir(source):
         what = "is a file, not a folder" if os.path.exists(source) else "does not exist"
         raise SourceError(
@@ -179,6 +190,9 @@ class _Conversion:
         if complete:
             self._finish(plan, receipts)
         return self._result(plan, receipts, complete)
+
+    def drop_plan(self) -> None:
+        self._workspace.drop_plan()
 
     def tidy(self) -> None:
         """Remove what a task that ran twice, or was killed, left behind when the split was finished already."""

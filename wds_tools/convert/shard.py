@@ -62,6 +62,7 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
     lines = workspace.read_entries(plan, settings_digest(job.options.settings()))
     job.target.write_atomic(plan.name, packer.chunks(lines))
     if _digest(job.target, plan.name) != packer.sha256.hexdigest():
+        job.target.delete(plan.name)
         raise StoreError(
             f"{job.target.url(plan.name)!r} does not read back as it was written; check the disk's health and run again"
         )
@@ -205,10 +206,10 @@ class _Packer:
             self._put(_ZEROS[: tar.padding(len(data))])
         self.lines.append(" ".join(line))
         self._beside.update(ext for ext, _ in gathered[1:])
-        self._count(gathered[0][0], entry.path, entry.size)
+        self._count(gathered[0][0], entry.path, entry.size + sum(sibling.size for sibling in entry.siblings))
 
     def _count(self, kind: str, path: str, size: int) -> None:
-        suffix = kind, path[path.rfind(".") :]
+        suffix = kind, keys.split_suffix(path)[1]
         self._kinds[suffix] = self._kinds.get(suffix, 0) + 1
         self.source_bytes += size
 
@@ -246,6 +247,10 @@ class _Packer:
 
     def _read(self, path: str, size: int, mtime_ns: int) -> bytes:
         """The bytes of a source file, which must be as the plan saw it."""
+        if size > tar.MAX_SIZE:
+            raise SampleError(
+                f"too large: {size} bytes, and a member of a shard has at most {tar.MAX_SIZE}", repr(path)
+            )
         try:
             fd = os.open(self._prefix + path, _OPEN, dir_fd=self._folder)
             try:
@@ -257,7 +262,7 @@ class _Packer:
             finally:
                 os.close(fd)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
                 raise SourceChangedError(
                     f"{path!r} is gone since the plan was made; run again for a new plan"
                 ) from error
@@ -299,7 +304,8 @@ def output_scale(job: Job, lines: list[str], probes: int = 32) -> float:
     """Expected output bytes per source byte, from a few entries spread over the source; 1.0 when nothing is encoded."""
     if not job.options.transcodes:
         return 1.0
-    picked = [lines[number * len(lines) // probes] for number in range(min(probes, len(lines)))]
+    probes = min(probes, len(lines))
+    picked = [lines[number * len(lines) // probes] for number in range(probes)]
     skipping = replace(job, options=replace(job.options, on_error="skip"))
     packer = _Packer(skipping, lambda samples, size: None)
     for _ in packer.chunks(picked):

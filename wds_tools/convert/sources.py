@@ -71,7 +71,8 @@ def read_list(path: str, *, classes: tuple[str, ...] | None, strict: bool) -> So
         metadata = {other: value for other, value in row.items() if other not in ("path", column)}
         entry = Entry(name, status.st_size, status.st_mtime_ns, label, metadata=metadata or None)
         source.lines.append(entries.dump_line(entry))
-        sizes.append(entry.size)
+        # As with siblings: what the metadata takes beside the image, its header and padding included.
+        sizes.append(entry.size + (1024 + len(json.dumps(metadata)) if metadata else 0))
         digest.update(json.dumps([name, label, entry.size, metadata]).encode())
     if not source.lines:
         raise SourceError(

@@ -72,7 +72,8 @@ def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: 
     else:
         skipped += [Skipped(name, "not inside a class folder") for name in files]
 
-    source = Source(root, [], array("q"), () if flat else tuple(labels_in_order(labels, classes)), "", skipped)
+    names = () if flat else classes if classes is not None else tuple(folders)
+    source = Source(root, [], array("q"), names, "", skipped)
     sizes = array("q")
     digest = hashlib.sha256()
     empty = []
@@ -86,20 +87,12 @@ def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: 
         digest.update(found.digest)
         source.skipped += found.skipped
         ignored += found.ignored
-    source.sizes, source.digest, source.empty_classes, source.ignored = (
-        sizes,
-        digest.hexdigest(),
-        tuple(empty),
-        dict(ignored),
-    )
+    source.sizes, source.digest = sizes, digest.hexdigest()
+    source.empty_classes, source.ignored = tuple(empty), dict(ignored)
     _check_across_folders(folders, source.lines)
     if not source.lines:
         raise SourceError(_nothing_found(root, source))
     return source
-
-
-def labels_in_order(labels: dict[str, int], classes: tuple[str, ...] | None) -> tuple[str, ...]:
-    return classes if classes is not None else tuple(sorted(labels, key=labels.__getitem__))
 
 
 def _list_root(root: str) -> tuple[list[str], list[str], list[Skipped]]:
@@ -169,8 +162,11 @@ def _nothing_found(root: str, source: Source) -> str:
 def _check_across_folders(folders: list[str], lines: list[str]) -> None:
     """Keys begin with the folder's name, so they can only meet across folders whose names clean to the same."""
     cleaned = {keys.clean(name + "/x") for name in folders}
-    if len(cleaned) == len(folders) and all(len(name) < keys.MAX_KEY // 2 for name in folders):
-        return
+    if len(cleaned) < len(folders) or any(len(name) >= keys.MAX_KEY // 2 for name in folders):
+        _check_keys(lines)
+
+
+def _check_keys(lines: list[str]) -> None:
     seen: dict[str, str] = {}
     for line in lines:
         path = entries.load_line(line).path
@@ -201,11 +197,17 @@ def scan_folder(folder: Folder) -> Found:
     """Scan one class folder, and the folders in it."""
     found = Found()
     gathered = _Lines(folder)
+    plain = unclean = False
     for place in _walk(folder, found):
+        unclean = unclean or not keys.is_clean(place.prefix + "x")
         if folder.siblings:
             _scan_siblings(place, folder, gathered)
-        elif not _scan_plain(place, gathered):
+        elif _scan_plain(place, gathered):
+            plain = True
+        else:
             _scan_files(place, gathered)
+    if plain and unclean:  # a folder's cleaned name may be that of a plain one, whose keys are not in ``seen``
+        _check_keys(gathered.lines)
     found.lines = "\n".join(gathered.lines)
     found.sizes = gathered.sizes.tobytes()
     if gathered.lines:

@@ -24,8 +24,8 @@ VERSION = 1
 MAX_LISTED_SKIPS = 1000  # how many skipped files are listed one by one; all are counted
 
 _T = TypeVar("_T")
-# What makes a path or a URL of a name lead elsewhere: a scheme or a drive, a backslash, a NUL, an empty part, "." and "..".
-_LEADS_OUT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|.*[\\\0]|(?:.*/)?(?:\.{0,2})(?:/|\Z)", re.DOTALL)
+# What makes a path or a URL of a name lead elsewhere: a scheme or a drive, a backslash or a NUL anywhere.
+_ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|.*[\\\0]", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,11 @@ class Manifest:
     split_extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def with_split(self, split: SplitInfo, classes: tuple[str, ...] | None = None) -> Manifest:
-        """The same manifest with ``split`` put in, or replaced; ``classes`` replaces the classes if given."""
-        splits = {**self.splits, split.name: split}
+        """The same manifest with ``split`` put in, or replaced; ``classes`` replaces the classes if given.
+
+        Splits are in the order of their names, so that it does not matter which was made first.
+        """
+        splits = dict(sorted({**self.splits, split.name: split}.items()))
         return Manifest(splits, self.classes if classes is None else classes, self.extra, self.split_extra)
 
     def without_split(self, name: str) -> Manifest:
@@ -86,7 +89,7 @@ def _dump_split(split: SplitInfo, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dump_shard(shard: ShardInfo) -> dict[str, Any]:
-    if _LEADS_OUT.match(shard.name):
+    if _leads_out(shard.name):
         raise ManifestError(
             f"shard {shard.name!r} cannot be listed in {NAME}, because others would not find it; rename it"
         )
@@ -96,6 +99,10 @@ def _dump_shard(shard: ShardInfo) -> dict[str, Any]:
     if shard.sha256 is not None:
         content["sha256"] = shard.sha256
     return content
+
+
+def _leads_out(name: str) -> bool:
+    return bool(_ELSEWHERE.match(name)) or not {"", ".", ".."}.isdisjoint(name.split("/"))
 
 
 def load(data: bytes, place: str = NAME) -> Manifest:
@@ -126,7 +133,7 @@ def load(data: bytes, place: str = NAME) -> Manifest:
 
 
 def _load(content: dict[str, Any]) -> Manifest:
-    listed = {entry["url"]: entry for entry in _typed(list, content.get("shardlist", []))}
+    listed = {_typed(str, entry["url"]): entry for entry in _typed(list, content.get("shardlist", []))}
     settings = _typed(dict, content.get("settings", {}))
     splits = {}
     for name, entry in content["splits"].items():
@@ -153,14 +160,15 @@ def _load(content: dict[str, Any]) -> Manifest:
         classes=tuple(_typed(str, name) for name in _typed(list, content.get("classes", []))),
         extra={key: value for key, value in content.items() if key not in _OURS},
         split_extra={
-            name: {key: value for key, value in entry.items() if key not in _OURS_IN_SPLIT}
+            name: extra
             for name, entry in content["splits"].items()
+            if (extra := {key: value for key, value in entry.items() if key not in _OURS_IN_SPLIT})
         },
     )
 
 
 def _load_shard(name: str, samples: int, entry: Mapping[str, Any]) -> ShardInfo:
-    if _LEADS_OUT.match(name):
+    if _leads_out(name):
         raise ValueError(f"shard {name!r} lies outside of the dataset")
     size, sha256 = entry.get("filesize"), entry.get("sha256")
     return ShardInfo(

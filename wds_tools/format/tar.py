@@ -176,7 +176,7 @@ def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
         if len(block) < BLOCK:
             if not start:
                 _check_is_tar(block)
-            raise TarError(f"cut short: a header at offset {start} has {len(block)} of {BLOCK} bytes")
+            raise _broken(f"cut short: a header at offset {start} has {len(block)} of {BLOCK} bytes")
         if block == _ZEROS:
             if path is not None or size is not None:
                 break
@@ -194,14 +194,14 @@ def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
             raise TarError(f"more than {MAX_MEMBERS} members")
         if kind in (b"x", b"X", b"g", b"L", b"K"):
             if path is not None or size is not None:
-                raise TarError(f"damaged: the extended header at offset {start} comes second for one member")
+                raise _broken(f"damaged: the extended header at offset {start} comes second for one member")
             extended = _read_extended(source, stated_size, start)
             if kind == b"L":
                 path = extended.partition(b"\0")[0].decode("utf-8", "surrogateescape")
             elif kind != b"K":  # the target of a link, which is refused when it comes
                 path, size = _parse_pax(extended, start)
             if path == "" or (kind == b"g" and (path is not None or size is not None)):
-                raise TarError(f"damaged: the extended header at offset {start} names no member, or all of them")
+                raise _broken(f"damaged: the extended header at offset {start} names no member, or all of them")
             continue
         if size is not None:
             stated_size, size = size, None
@@ -223,7 +223,7 @@ def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
     if source.position == 0:
         raise TarError("empty: 0 bytes where a tar was expected")
     if path is not None or size is not None:
-        raise TarError(f"cut short: an extended header is the last thing before the end at offset {source.position}")
+        raise _broken(f"cut short: an extended header is the last thing before the end at offset {source.position}")
     if zero_blocks < 2 and not lenient:
         raise TarError(
             f"cut short: no end-of-archive mark before the end at offset {source.position} "
@@ -273,7 +273,7 @@ def _parse_header(block: bytes, start: int) -> tuple[bytes, int, str]:
         # The second sum is of signed bytes, as some old writers had it.
         if not start:
             _check_is_tar(block)
-        raise TarError(f"damaged: the header at offset {start} does not have the checksum that it states")
+        raise _broken(f"damaged: the header at offset {start} does not have the checksum that it states")
     size = _number(block[124:136])
     name = block[:100].partition(b"\0")[0]
     if block[257:263] == b"ustar\0":
@@ -282,7 +282,7 @@ def _parse_header(block: bytes, start: int) -> tuple[bytes, int, str]:
             name = prefix + b"/" + name
     text = name.decode("utf-8", "surrogateescape")
     if size is None or not 0 <= size < 1 << 63:
-        raise TarError(f"damaged: the header at offset {start} ({text!r}) states an impossible size")
+        raise _broken(f"damaged: the header at offset {start} ({text!r}) states an impossible size")
     return block[156:157], size, text
 
 
@@ -304,7 +304,7 @@ def _read_extended(source: _Source, size: int, start: int) -> bytes:
         raise TarError(f"the extended header at offset {start} has {size} bytes; at most {MAX_EXTENDED} are read")
     data = source.read(size)
     if len(data) < size or source.skip(padding(size)) < padding(size):
-        raise TarError(f"cut short: the extended header at offset {start} is not whole")
+        raise _broken(f"cut short: the extended header at offset {start} is not whole")
     return data
 
 
@@ -319,13 +319,13 @@ def _parse_pax(data: bytes, start: int) -> tuple[str | None, int | None]:
         length = int(digits) if digits.isdigit() else 0
         record = data[position : position + length]
         if length < 5 or len(record) < length or not record.endswith(b"\n"):
-            raise TarError(f"damaged: the extended header at offset {start} has a malformed record")
+            raise _broken(f"damaged: the extended header at offset {start} has a malformed record")
         keyword, _, value = record[space - position + 1 : -1].partition(b"=")
         if keyword == b"path":
             path = value.decode("utf-8", "surrogateescape")
         elif keyword == b"size":
             if not value.isdigit() or len(value) > 19 or int(value) >= 1 << 63:
-                raise TarError(f"damaged: the extended header at offset {start} states the impossible size {value!r}")
+                raise _broken(f"damaged: the extended header at offset {start} states the impossible size {value!r}")
             size = int(value)
         elif keyword.startswith(b"GNU.sparse"):
             raise TarError(f"the member after offset {start} is a sparse file; only regular files belong in a shard")
@@ -333,13 +333,17 @@ def _parse_pax(data: bytes, start: int) -> tuple[str | None, int | None]:
     return path, size
 
 
+def _broken(what: str) -> TarError:
+    return TarError(f"{what}; copy or fetch the shard again")
+
+
 def _skip_payload(source: _Source, name: str, size: int) -> None:
     offset = source.position
     there = source.skip(size + padding(size))
     if there < size:
-        raise TarError(f"cut short: member {name!r} at offset {offset} has {there} of its {size} bytes")
+        raise _broken(f"cut short: member {name!r} at offset {offset} has {there} of its {size} bytes")
     if there < size + padding(size):
-        raise TarError(f"cut short: the padding after member {name!r} is not whole")
+        raise _broken(f"cut short: the padding after member {name!r} is not whole")
 
 
 def _check_is_tar(block: bytes) -> None:

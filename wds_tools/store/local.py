@@ -130,10 +130,10 @@ class LocalStore:
         path = self.url(name)
         folder, base = os.path.split(path)
         temporary = os.path.join(folder, f".{base}.{secrets.token_hex(4)}.tmp")
-        with _told(path, "write"):
-            os.makedirs(folder, exist_ok=True)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), _READ_ONLY)
         try:
+            with _told(path, "write"):
+                os.makedirs(folder, exist_ok=True)
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), _READ_ONLY)
             try:
                 for chunk in chunks:  # errors of making them are not ours to explain
                     with _told(path, "write"):

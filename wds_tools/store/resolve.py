@@ -20,7 +20,6 @@ from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
 
 MAX_NAMES = 1_000_000
-
 MAX_DEPTH = 100  # braces in braces
 MAX_DIGITS = 18  # of a number in braces
 
@@ -126,7 +125,8 @@ def _shards(texts: Sequence[str]) -> Place:
         raise OptionError("no shards are given; give a folder, a glob, brace notation or a list")
     for path in paths:
         if not os.path.isfile(path):
-            raise NotFoundError(f"{path!r} does not exist; check the path")
+            what = "is no file" if os.path.exists(path) else "does not exist"
+            raise NotFoundError(f"{path!r} {what}; check the path")
     full = [os.path.abspath(path) for path in paths]
     root = os.path.dirname(full[0]) if len(full) == 1 else os.path.commonpath([os.path.dirname(path) for path in full])
     return Place(LocalStore(root), tuple(os.path.relpath(path, root).replace(os.sep, "/") for path in full))

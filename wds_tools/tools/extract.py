@@ -156,7 +156,7 @@ class _Writer:
 
     def _write_file(self, shard: str, name: str, data: bytes) -> None:
         parts = name.split("/")
-        if parts[0] == ".":
+        if parts[0] == "." and len(parts) > 1:
             parts = parts[1:]  # 'tar cf x.tar .' begins every name with it
         if any(part in ("", ".", "..") for part in parts) or not _is_name(name):
             raise FormatError(f"{shard}: the name {name!r} would lead out of the target folder; nothing was extracted")

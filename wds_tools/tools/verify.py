@@ -152,7 +152,7 @@ def _index_problems(check: _Check, name: str, samples: list[Sample] | None) -> l
     except NotFoundError:
         return [Problem(idx, "missing; make it with 'wds-tools index'")] if check.ours else []
     except FormatError as error:
-        return [Problem(idx, str(error))]
+        return [Problem(idx, str(error).removeprefix(f"{idx}: "))]
     if samples is None or [sample.fields for sample in indexed] == [sample.fields for sample in samples]:
         return []
     for number, (said, there) in enumerate(zip(indexed, samples, strict=False)):

@@ -1,0 +1,45 @@
+"""datasets.load_dataset reads the folder as it is, without a network.
+
+It wants every sample to have the same fields, and calls the split of ``val-…`` shards ``validation``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import interop, needs
+from tests.support.commands import run_python
+
+SCRIPT = """
+import io, json, sys
+import datasets
+
+found = {}
+for split, rows in datasets.load_dataset(sys.argv[1]).items():
+    rows = rows.cast_column("jpg", datasets.Image(decode=False))
+    found[split] = [[row["__key__"], row["cls"], row["jpg"]["bytes"].hex()] for row in rows]
+first = datasets.load_dataset(sys.argv[1], split="validation", streaming=True)
+print(json.dumps([found, [[row["__key__"], row["jpg"].size] for row in first]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> interop.Made:
+    return interop.make(tmp_path_factory.mktemp("huggingface"), drawing=False)
+
+
+def test_load_dataset_finds_the_splits_and_every_sample(made: interop.Made, tmp_path: Path) -> None:
+    needs.package("datasets")
+    offline = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    said = run_python("-c", SCRIPT, made.root, cwd=tmp_path, env=offline)
+    assert said.code == 0, said.err
+    found, first = json.loads(said.out)
+    assert list(found) == ["train", "validation"]
+    for split, rows in (("train", found["train"]), ("val", found["validation"])):
+        assert {key: bytes.fromhex(data) for key, _, data in rows} == made.files[split]
+        assert len(rows) == len(made.files[split])
+        assert all(label == made.label(key) for key, label, _ in rows)
+    assert sorted(first) == [[key, [8, 8]] for key in sorted(made.files["val"])]

@@ -1,0 +1,33 @@
+"""Import this before ``import torchvision`` where torchvision's C library may not load.
+
+The wheel on the package index is built for GPUs, and its library does not load without theirs. Everything in Python
+works without it but for one thing: importing torchvision describes two operators that only the library defines. They
+are defined here, without an implementation, if the library cannot.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+def _library_loads(folder: str) -> bool:
+    try:
+        torch.ops.load_library(os.path.join(folder, "_C.so"))
+    except OSError:
+        return False
+    return True
+
+
+_spec = importlib.util.find_spec("torchvision")
+if _spec is not None and _spec.origin is not None and not _library_loads(os.path.dirname(_spec.origin)):
+    _definitions = torch.library.Library("torchvision", "DEF")  # they last as long as this object
+    for _schema in _SCHEMAS:
+        _definitions.define(_schema)
