@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.support import needs, trees
 from wds_tools.tools.verify import verify_dataset
 
-DEADLINE = 6.0  # seconds, for what takes less than one; whoever waits longer hangs
+DEADLINE = 60.0  # seconds, for what takes less than one; whoever waits longer hangs
 
 # Stops when all is loaded and nothing is done, so that a tracer can be attached to what matters. Any process may attach.
 _HELD = """
@@ -212,3 +212,13 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run([needs.tool("umount"), "-l", os.fspath(folder)], check=True)
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """Whether the kernel keeps this process waiting for a file's lock."""
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        needs._missing("there is no /proc/locks here to see who waits")
+        raise
+    return any("->" in line and str(pid) in line.split() for line in lines)
