@@ -377,15 +377,36 @@ def test_fault_45_arrays_of_two_splits_at_once_both_get_into_the_manifest(source
     assert_same(out, trees.snapshot(one_by_one))
 
 
-def finish_while(source: Path, other: Path, out: Path) -> processes.Said:
-    """Finish a task of ``val`` while somebody else puts the dataset ``other`` beside it and into the manifest."""
-    words = ("convert", source, out, *WORDS, "--workers", "0", "--split", "val", "--task", "0/1")
-    with flocked(out / ".wds_tools" / "manifest.lock"), Command(*words) as command:
-        assert command.until(lambda: processes.waits_for_a_lock(command.pid))
-        assert (out / "val-000007.tar").exists()
-        shutil.copytree(other, out, dirs_exist_ok=True)
-        (out / ".wds_tools" / "manifest.lock").unlink()
-        # The lock is given back only now.
-        stack = contextlib.ExitStack()
-        stack.push(command)
-    return command.finish()
+def finish_beside(other: Path, source: Path, out: Path) -> processes.Said:
+    """Let the last task of ``val`` finish just after somebody put the dataset ``other`` into the same folder."""
+    convert_tree(source, out, split="val", task=(0, 2), workers=0, **OPTIONS)
+    with contextlib.ExitStack() as held:
+        held.enter_context(flocked(out / ".wds_tools" / "manifest.lock"))
+        words = ("convert", source, out, *WORDS, "--workers", "0", "--split", "val", "--task", "1/2")
+        with Command(*words) as command:
+            assert command.until(lambda: processes.waits_for_a_lock(command.pid))
+            shutil.copytree(other, out, dirs_exist_ok=True)
+            held.close()
+            return command.finish()
+
+
+def test_fault_45_a_split_that_came_into_the_manifest_meanwhile_stays_there(
+    source: Path, made: Mapping[str, bytes], tmp_path: Path
+) -> None:
+    one_by_one, out = tmp_path / "one_by_one", tmp_path / "out"
+    convert_tree(source, one_by_one, workers=0, **OPTIONS)
+    train = trees.copy(one_by_one, tmp_path / "train")
+    convert_tree(source, one_by_one, split="val", workers=0, **OPTIONS)
+    said = finish_beside(train, source, out)
+    assert (said.code, said.err) == (0, "")
+    assert_same(out, trees.snapshot(one_by_one))
+
+
+def test_a_split_of_other_classes_that_came_meanwhile_is_not_mixed_with(source: Path, tmp_path: Path) -> None:
+    other, out = tmp_path / "other", tmp_path / "out"
+    convert_tree(trees.classes(tmp_path / "wxyz", "wxyz"), other, workers=0, **OPTIONS)
+    said = finish_beside(other, source, out)
+    assert said.code == 1
+    assert "has got other classes" in said.err
+    assert list(json.loads((out / "info.json").read_text())["splits"]) == ["train"]
+    assert_nothing_looks_whole(out)
