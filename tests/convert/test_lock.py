@@ -259,7 +259,7 @@ def test_fault_42_a_task_that_was_killed_is_run_again(
     out = tmp_path / "out"
     words = [("convert", slow, out, *SLOW, "--workers", "2", "--task", f"{part}/2") for part in (0, 1)]
     with Command(*words[0]) as command:
-        assert command.until(lambda: (out / "train-000002.tar").exists())
+        assert command.until(lambda: processes.standing(out))
         command.signal(signal.SIGKILL)
         command.finish()
     assert_nothing_looks_whole(out)
