@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from wds_tools.errors import NotFoundError, StoreError
 from wds_tools.store.base import Store
+from wds_tools.store.cache import CacheStore
 from wds_tools.store.local import LocalStore
 
 DATA = bytes(range(256)) * 5_000 + b"the end"  # longer than any buffer in between
@@ -48,9 +49,14 @@ def local(folder: Path) -> Iterator[Place]:
     yield Place(LocalStore(folder), put)
 
 
-STORES = {"local": local}
-WRITABLE = ["local"]
-LISTING = ["local"]
+def cached(folder: Path) -> Iterator[Place]:
+    for place in local(folder / "far"):
+        yield Place(CacheStore(place.store, folder / "near", 50_000_000), place.put)
+
+
+STORES = {"local": local, "cache": cached}
+WRITABLE = ["local", "cache"]
+LISTING = ["local", "cache"]
 
 
 def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:

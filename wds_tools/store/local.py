@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from wds_tools.errors import NotFoundError, StoreError
 from wds_tools.store.base import Chunk
@@ -64,6 +65,26 @@ def write_all(fd: int, chunk: Chunk) -> None:
             written += os.write(fd, view[written:])
 
 
+class _Raw(io.FileIO):
+    """A file to read whose errors are told as all others are, whoever reads it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        super().__init__(path)
+
+    def readinto(self, buffer: Any) -> int:
+        with _told(self._path, "read"):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with _told(self._path, "read"):
+            return super().readall()
+
+    def close(self) -> None:
+        with _told(self._path, "read"):
+            super().close()
+
+
 class LocalStore:
     """A folder as a `Store`. The folder need not exist before the first write."""
 
@@ -109,12 +130,9 @@ class LocalStore:
 
     def stream(self, name: str, start: int = 0) -> BinaryIO:
         path = self.url(name)
-        try:
-            file = open(path, "rb", buffering=1 << 16)  # noqa: SIM115 - the caller closes it
-            if start:
-                file.seek(start)
-        except OSError as error:
-            raise store_error(error, path, "read") from error
+        with _told(path, "read"):
+            file = io.BufferedReader(_Raw(path), 1 << 16)
+            file.seek(start)
         return file
 
     def list(self, prefix: str = "") -> list[str]:
