@@ -58,6 +58,7 @@ SOUND = {
     ),
     "stream/__init__": '"""Stream."""\n',
     "stream/order": '"""Order."""\n',
+    "stream/world": '"""World."""\nimport os\ndef _found():\n    return os.environ\n',
     "tools/__init__": '"""Tools."""\n',
     "tools/verify": '"""Verify."""\ndef look():\n    from wds_tools.image import codec\n    from PIL import Image\n',
     "cli/__init__": '"""Commands."""\n',

@@ -102,10 +102,11 @@ def test_importing_the_package_loads_nothing_but_itself() -> None:
     assert run_python("-c", code).out.strip() == "['wds_tools', 'wds_tools._version']"
 
 
-def test_every_name_resolves_without_torch_or_decoders() -> None:
-    code = GUARD + "import wds_tools\nprint(len([getattr(wds_tools, name) for name in wds_tools.__all__]))"
+def test_every_name_but_those_for_training_resolves_without_torch_or_decoders() -> None:
+    names = set(wds_tools.__all__) - {"ShardDataset", "ShardLoader"}
+    code = GUARD + f"import wds_tools\nprint(len([getattr(wds_tools, name) for name in {sorted(names)}]))"
     said = run_python("-c", code, ",".join((*TRAINING, *DECODERS)))
-    assert (said.out.strip(), said.err) == (str(len(wds_tools.__all__)), "")
+    assert (said.out.strip(), said.err) == (str(len(names)), "")
 
 
 # -- the names that the package hands on

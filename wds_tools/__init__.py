@@ -32,11 +32,15 @@ if TYPE_CHECKING:
         WdsToolsError,
         WorkerError,
     )
+    from wds_tools.stream.dataset import ShardDataset
+    from wds_tools.stream.loader import ShardLoader
     from wds_tools.tools.indexing import index_shards
     from wds_tools.tools.verify import verify_dataset
 
 _ROOMS = {
     "ConvertOptions": "convert.options",
+    "ShardDataset": "stream.dataset",
+    "ShardLoader": "stream.loader",
     "convert_tree": "convert.run",
     "index_shards": "tools.indexing",
     "verify_dataset": "tools.verify",
@@ -75,6 +79,8 @@ __all__ = [
     "NotFoundError",
     "OptionError",
     "SampleError",
+    "ShardDataset",
+    "ShardLoader",
     "SourceChangedError",
     "SourceError",
     "StaleIndexError",

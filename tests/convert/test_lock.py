@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -177,6 +178,24 @@ def test_a_lock_whose_folder_its_last_holder_removes_is_made_again(
     assert_same(tmp_path / "out", made)
 
 
+def test_a_lock_on_a_file_that_its_last_holder_removed_is_no_lock(tmp_path: Path) -> None:
+    lock = tmp_path / ".wds_tools" / "lock"
+    found = []
+
+    def share() -> None:
+        with target_lock(LocalStore(tmp_path), shared=True):
+            found.append(lock.exists())
+
+    with flocked(lock):
+        thread = threading.Thread(target=share)
+        thread.start()
+        while not processes.waits_for_a_lock(os.getpid()):
+            assert thread.is_alive()
+        lock.unlink()
+    thread.join()
+    assert found == [True]
+
+
 # ---------------------------------------------------------------- two conversions
 
 
@@ -270,17 +289,19 @@ def test_fault_42_a_task_that_was_killed_is_run_again(
     assert processes.identities(out, set(standing)) == standing
 
 
-@pytest.mark.parametrize("call", ["unlink", "rmdir", "rename"])
+# The plan's name comes before those of ``train`` and after those of ``dev``, should files go in order.
+@pytest.mark.parametrize(("call", "split"), [("unlink", "dev"), ("unlink", "train"), ("rename", "train")])
 def test_fault_42_a_last_task_killed_before_any_call_can_be_run_again(
-    call: str, source: Path, made: Mapping[str, bytes], tmp_path: Path
+    call: str, split: str, source: Path, tmp_path: Path
 ) -> None:
     base, log = tmp_path / "base", tmp_path / "log"
-    convert_tree(source, base, task=(0, 2), workers=0, **OPTIONS)
-    words = (*WORDS, "--workers", "0", "--task", "1/2")
+    convert_tree(source, base, task=(0, 2), split=split, workers=0, **OPTIONS)
+    words = (*WORDS, "--workers", "0", "--split", split, "--task", "1/2")
     first = trees.copy(base, tmp_path / "first")
     undisturbed = traced(log, call, "convert", source, first, *words)
     assert undisturbed.said.code == 0
-    assert_same(first, made)
+    made = trees.snapshot(first)
+    assert len(made) == 18
     numbers = processes.steps(undisturbed, first)[call]
     for number in numbers[:: max(1, len(numbers) // 8)]:
         out = trees.copy(base, tmp_path / f"killed-{number}")
@@ -288,8 +309,48 @@ def test_fault_42_a_last_task_killed_before_any_call_can_be_run_again(
         assert trace.said.code == -signal.SIGKILL, trace
         assert_nothing_looks_whole(out)
         for part in (1, 0):
-            convert_tree(source, out, task=(part, 2), workers=0, **OPTIONS)
+            convert_tree(source, out, task=(part, 2), split=split, workers=0, **OPTIONS)
         assert_same(out, made)
+
+
+def test_fault_42_tasks_go_on_with_their_plan_or_a_new_one_when_a_run_with_another_was_killed_amid_it(
+    source: Path, made: Mapping[str, bytes], tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    convert_tree(source, base, task=(0, 2), workers=0, **OPTIONS)
+    words = (*WORDS, "--workers", "0", "--seed", "1")
+    for number in (1, 3, 8, 9, 10):  # entries, the plan, and the first shard
+        out = trees.copy(base, tmp_path / f"killed-{number}")
+        when = f"rename:signal=KILL:when={number}"
+        assert traced(tmp_path / "log", "rename", "convert", source, out, *words, inject=when).said.code < 0
+        if number < 10:
+            for part in (1, 0):
+                convert_tree(source, out, task=(part, 2), workers=0, **OPTIONS)
+            assert_same(out, made)
+        else:
+            with pytest.raises(TargetError, match="unfinished conversion with other options"):
+                convert_tree(source, out, task=(1, 2), workers=0, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("count", "begun"), [(4, "train-000000.tar"), (32, ".train-000001.tar.*.tmp"), (32, "train-000001.tar")]
+)
+def test_a_task_that_ran_twice_and_comes_late_finds_all_done_and_leaves_nothing(
+    count: int, begun: str, slow: Path, tmp_path: Path
+) -> None:
+    """With shards still to make, amid its last one, and with but the receipt to write."""
+    out = tmp_path / "out"
+    words = ("convert", slow, out, "--max-count", str(count), "--image-size", "24", "--workers", "0")
+    with Command(*words, "--task", "1/2" if count == 32 else "0/1") as late:
+        assert late.until(lambda: list(out.glob(begun)))
+        late.signal(signal.SIGSTOP)
+        assert not (out / "info.json").exists()
+        assert run(*words, "--task", "0/1").code == 0
+        late.signal(signal.SIGCONT)
+        said = late.finish()
+    assert (said.code, said.err) == (0, "")
+    convert_tree(slow, tmp_path / "undisturbed", max_count=count, image_size=24, workers=2)
+    assert_same(out, trees.snapshot(tmp_path / "undisturbed"))
 
 
 def test_fault_45_a_whole_conversion_fails_at_once_while_a_task_works_and_names_it(
@@ -409,4 +470,4 @@ def test_a_split_of_other_classes_that_came_meanwhile_is_not_mixed_with(source: 
     assert said.code == 1
     assert "has got other classes" in said.err
     assert list(json.loads((out / "info.json").read_text())["splits"]) == ["train"]
-    assert_nothing_looks_whole(out)
+    assert_nothing_looks_whole(out, others=True)

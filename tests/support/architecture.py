@@ -17,11 +17,17 @@ FLOORS |= {"convert": 3, "stream": 3, "tools": 4, "cli": 5, "__main__": 6}
 ROOF = PACKAGE  # the package itself hands names on, and imports them only for type checkers
 # What takes long to import, or may be missing, and so is imported where it is used.
 HEAVY = {"PIL", "botocore", "numpy", "ray", "simplejpeg", "torch", "tqdm", "webdataset"}
-LATE = {f"{PACKAGE}.image.codec"}  # the room that loads them
+LATE = {f"{PACKAGE}.image.codec", f"{PACKAGE}.tools.preview"}  # rooms that load them
 TALKERS = {"cli"}  # may print, exit and read the environment
 MAX_LINES, MEDIAN_LINES = 400, 150
 
 # Room and function, and why it may.
+ENVIRONMENT = {
+    (
+        "stream.world",
+        "_found",
+    ): "torchrun tells a process its rank by RANK and WORLD_SIZE; read when the answer is needed",
+}
 DYNAMIC_IMPORTS = {
     (ROOF, "__getattr__"): "hands names on when they are first asked for",
     ("cli.main", "get_command"): "loads a command when it is called",
@@ -201,7 +207,7 @@ def talk(house: House) -> list[str]:
                 node.module or "", set()
             ):
                 said = f"from {node.module} import …"
-            if said is not None and (room, function) not in EXITS:
+            if said is not None and (room, function) not in EXITS | ENVIRONMENT:
                 problems.append(f"{room} uses {said} (line {getattr(node, 'lineno', 0)})")
     return problems
 
@@ -258,7 +264,7 @@ def sizes(house: House) -> list[str]:
 def stale_allowances(house: House) -> list[str]:
     """What is allowed by name exists: room and function."""
     functions = {(room, function) for room, tree in house.rooms.items() for _, function, _ in _walk(tree)}
-    allowed = {**DYNAMIC_IMPORTS, **SIGNAL_HANDLERS, **EXITS}
+    allowed = {**DYNAMIC_IMPORTS, **SIGNAL_HANDLERS, **EXITS, **ENVIRONMENT}
     return [
         f"{room}.{function} is allowed something and does not exist" for room, function in allowed.keys() - functions
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -13,16 +13,47 @@ from wds_tools.image.kinds import KINDS
 from wds_tools.store.resolve import expand_braces
 from wds_tools.tools.describe import describe_dataset
 
+if TYPE_CHECKING:
+    from wds_tools.stream.order import Tail
 
-@click.command("info", epilog="Example: wds-tools info shards --json")
+TAILS = ("even", "drop", "pad")
+
+
+@click.command("info", epilog="Example: wds-tools info shards --world 8 --workers 4 --batch-size 256")
 @click.argument("dataset", nargs=-1, required=True)
+@click.option("--world", type=int, help="Preview an epoch: processes that train.")
+@click.option("--workers", type=int, help="Preview an epoch: loader workers of each process.")
+@click.option("--batch-size", type=int, help="Preview an epoch: samples of a batch.")
+@click.option("--tail", type=click.Choice(TAILS), default="even", show_default=True, help="How the epoch ends.")
+@click.option("--split", help="Split to preview, where there are several.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def command(dataset: tuple[str, ...], as_json: bool) -> None:
-    """Show splits, classes, sizes and fields of DATASET.
+def command(
+    dataset: tuple[str, ...],
+    world: int | None,
+    workers: int | None,
+    batch_size: int | None,
+    tail: str,
+    split: str | None,
+    as_json: bool,
+) -> None:
+    """Show splits, classes, sizes and fields of DATASET, and preview an epoch.
 
-    DATASET is a folder, a glob, shards in brace notation, or several of the last two.
+    DATASET is a folder, a glob, shards in brace notation, or several of the last two. With --world, --workers or
+    --batch-size it shows the steps of an epoch, who reads what, and how well it is shuffled.
     """
-    found = describe_dataset(dataset[0] if len(dataset) == 1 else dataset)
+    place = dataset[0] if len(dataset) == 1 else dataset
+    found = describe_dataset(place)
+    if (world, workers, batch_size) != (None, None, None):
+        from wds_tools.tools.preview import preview_epoch  # loads numpy
+
+        found["epoch"] = preview_epoch(
+            place,
+            split=split,
+            world=world or 1,
+            workers=workers or 0,
+            batch_size=batch_size or 1,
+            tail=cast("Tail", tail),
+        )
     if as_json:
         print_json(found)
         return
@@ -31,24 +62,49 @@ def command(dataset: tuple[str, ...], as_json: bool) -> None:
         click.echo(
             "no info.json was read: counts come from indexes, where there are any ('wds-tools index' makes both)"
         )
-    for name, split in found["splits"].items():
+    for name, entry in found["splits"].items():
         samples = (
-            count_text(split["samples"], "sample") if split["samples"] is not None else "unknown number of samples"
+            count_text(entry["samples"], "sample") if entry["samples"] is not None else "unknown number of samples"
         )
-        size = f", {size_text(split['bytes'])}" if split["bytes"] is not None else ""
-        click.echo(f"split {name}: {samples} in {count_text(split['shards'], 'shard')}{size}")
-        if split["fields"]:
-            click.echo("  fields: " + ", ".join(f"{field} ({count:,})" for field, count in split["fields"].items()))
-        if split["skipped"]:
-            click.echo(f"  skipped when it was made: {count_text(split['skipped'], 'file')}")
+        size = f", {size_text(entry['bytes'])}" if entry["bytes"] is not None else ""
+        click.echo(f"split {name}: {samples} in {count_text(entry['shards'], 'shard')}{size}")
+        if entry["fields"]:
+            click.echo("  fields: " + ", ".join(f"{field} ({count:,})" for field, count in entry["fields"].items()))
+        if entry["skipped"]:
+            click.echo(f"  skipped when it was made: {count_text(entry['skipped'], 'file')}")
     if found["classes"]:
         names = ", ".join(found["classes"][:8]) + (", …" if len(found["classes"]) > 8 else "")
         click.echo(f"{count_text(len(found['classes']), 'class')}: {names}")
-    click.echo("read it:\n" + _how_to_read(found))
+    if "epoch" in found:
+        _show_epoch(found["epoch"])
+    else:
+        click.echo("read it:\n" + _how_to_read(found))
+
+
+def _show_epoch(epoch: dict[str, Any]) -> None:
+    few, many = epoch["samples_by_worker"]
+    least, most = epoch["shards_by_worker"]
+    click.echo(
+        f"an epoch: {count_text(epoch['steps'], 'step')} on every rank, {epoch['short_batches']:,} short batches in all"
+    )
+    click.echo(
+        f"  {count_text(epoch['streams'], 'stream')} of {_range(few, many)} samples from {_range(least, most)} shards"
+    )
+    quality = epoch["quality"]
+    labels = (
+        "" if quality["neighbours"] is None else f", neighbours share a label {quality['neighbours']:.1%} more often"
+    )
+    click.echo(
+        f"  shuffled: {quality['displacement']:.0%} of the distance that a true permutation moves samples{labels}"
+    )
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _how_to_read(found: dict[str, Any]) -> str:
-    """Three lines of Python that read the first split with nothing but webdataset."""
+    """Three lines of Python that read the first split."""
     split = next(iter(found["splits"].values()))
     images = ";".join(field for field in split["fields"] if field in KINDS)
     if images:
@@ -57,10 +113,14 @@ def _how_to_read(found: dict[str, Any]) -> str:
         loop = f"for {names} in dataset.to_tuple({', '.join(map(repr, columns.values()))}): print({names})"
     else:
         loop = "for sample in dataset: print(sample['__key__'], list(sample))"
-    urls = _urls(found["place"], split["names"])
+    if found["manifest"]:
+        name = next(iter(found["splits"]))
+        where = f"{found['place']!r}, split={name!r}"
+    else:
+        where = _urls(found["place"], split["names"])
     return (
-        f"  import {'glob, ' if urls.startswith('sorted') else ''}webdataset\n"
-        f"  dataset = webdataset.WebDataset({urls}, shardshuffle=False).decode('pil')\n"
+        f"  {'import glob; ' if where.startswith('sorted') else ''}from wds_tools import ShardDataset\n"
+        f"  dataset = ShardDataset({where}).decode('pil')\n"
         f"  {loop}"
     )
 

@@ -80,7 +80,8 @@ def _held(path: str, how: int, patience: float | None) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(fd)
+        with contextlib.suppress(OSError):  # nothing in it is needed any more
+            os.close(fd)
 
 
 def _acquire(path: str, how: int, patience: float | None) -> int:

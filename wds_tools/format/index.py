@@ -56,19 +56,8 @@ def dump_samples(samples: Iterable[Sample]) -> bytes:
 
 def load(data: bytes, place: str = "index") -> list[Sample]:
     """The samples of an index file; ``place`` is how messages name it. Also reads DALI's v1.1 (without names)."""
-    lines = data.decode("utf-8", "surrogateescape").split("\n")
-    version, _, count = lines[0].partition(" ")
-    if version not in (VERSION, "v1.1") or not re.fullmatch(r"[0-9]{1,18}", count.strip()):
-        raise IndexFileError(
-            f"{place}: not an index: its first line is {lines[0][:40]!r}, not '{VERSION} <number of samples>' "
-            "(make it anew with 'wds-tools index')"
-        )
-    rows = [row for row in lines[1:] if row]
-    if len(rows) != int(count) or lines[-1]:
-        raise IndexFileError(
-            f"{place}: cut short: {count.strip()} samples are promised and {len(rows)} whole lines are there "
-            "(make it anew with 'wds-tools index')"
-        )
+    version, found = _split(data, place)
+    rows = [row.decode("utf-8", "surrogateescape") for row in found]
     parse = _parse_row if version == VERSION else _parse_row_without_names
     samples = []
     end = 0  # of the payload before
@@ -85,6 +74,42 @@ def load(data: bytes, place: str = "index") -> list[Sample]:
                 f"{place}: line {number} is malformed: {error} (make it anew with 'wds-tools index')"
             ) from None
     return samples
+
+
+def split_lines(data: bytes, place: str = "index") -> list[bytes]:
+    """The lines of an index file, one a sample, unparsed, for a reader that wants few of them; see `parse_line`."""
+    version, rows = _split(data, place)
+    if version == VERSION:
+        return rows
+    return [line(sample).encode("utf-8", "surrogateescape") for sample in load(data, place)]
+
+
+def parse_line(row: bytes) -> Sample:
+    """The sample of one line; `IndexFileError` if it is malformed."""
+    try:
+        return _parse_row(row.decode("utf-8", "surrogateescape"), 0)
+    except ValueError as error:
+        raise IndexFileError(
+            f"malformed index line {row[:60]!r}: {error} (make it anew with 'wds-tools index')"
+        ) from None
+
+
+def _split(data: bytes, place: str) -> tuple[str, list[bytes]]:
+    """Version and lines of an index file that is whole."""
+    head, *lines = data.split(b"\n")
+    version, _, count = head.decode("utf-8", "replace").partition(" ")
+    if version not in (VERSION, "v1.1") or not re.fullmatch(r"[0-9]{1,18}", count.strip()):
+        raise IndexFileError(
+            f"{place}: not an index: its first line is {head[:40]!r}, not '{VERSION} <number of samples>' "
+            "(make it anew with 'wds-tools index')"
+        )
+    rows = [row for row in lines if row]
+    if len(rows) != int(count) or not lines or lines[-1]:
+        raise IndexFileError(
+            f"{place}: cut short: {count.strip()} samples are promised and {len(rows)} whole lines are there "
+            "(make it anew with 'wds-tools index')"
+        )
+    return version, rows
 
 
 def _parse_row(row: str, number: int) -> Sample:
@@ -153,9 +178,13 @@ def check_fits(samples: list[Sample], file: BinaryIO, size: int, place: str) -> 
 
 
 def _is_there(field: Field, file: BinaryIO) -> bool:
-    start = field.offset - tar.BLOCK
-    file.seek(start)
-    name, size = tar.read_header(file.read(tar.BLOCK).ljust(tar.BLOCK, b"\0"), start)
+    file.seek(field.offset - tar.BLOCK)
+    return is_header_of(field, file.read(tar.BLOCK))
+
+
+def is_header_of(field: Field, block: bytes) -> bool:
+    """Whether the block before a field's payload is its header; `TarError` if it is none at all."""
+    name, size = tar.read_header(block.ljust(tar.BLOCK, b"\0"), field.offset - tar.BLOCK)
     # What does not fit into a header, or not into ASCII, stands in an extended header before it; v1.1 has no names.
     named = not field.name.isascii() or len(field.name) > tar.MAX_NAME or name == field.name or not field.name
     return named and (size == field.size or field.size > tar.MAX_SIZE)

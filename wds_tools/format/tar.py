@@ -164,6 +164,26 @@ def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
     after a whole member, which some writers leave out; it is otherwise a sign that the shard was cut.
     """
     source = _Source(file)
+    for member in _headers(source, lenient):
+        _skip_payload(source, member.name, member.size)
+        yield member
+
+
+def payloads(file: Readable, *, lenient: bool = False, max_size: int = MAX_SIZE) -> Iterator[tuple[Member, bytes]]:
+    """The same with the payloads; one of more than ``max_size`` bytes is a `TarError`."""
+    source = _Source(file)
+    for member in _headers(source, lenient):
+        if member.size > max_size:
+            raise TarError(
+                f"member {member.name!r} at offset {member.offset} has {member.size} bytes; at most {max_size} are read"
+            )
+        data = source.read(member.size)
+        _check_payload(member, len(data) + source.skip(padding(member.size)))
+        yield member, data
+
+
+def _headers(source: _Source, lenient: bool) -> Iterator[Member]:
+    """The regular files; whoever asks for the next one has moved the source past the payload and its padding."""
     zero_blocks = 0
     count = 0
     path: str | None = None  # what an extended header says of the member that follows it
@@ -217,9 +237,7 @@ def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
             continue
         if kind not in _REGULAR:
             raise TarError(f"member {name!r} at offset {start} has the unknown type {kind!r}")
-        offset = source.position
-        _skip_payload(source, name, stated_size)
-        yield Member(name, offset, stated_size)
+        yield Member(name, source.position, stated_size)
     if source.position == 0:
         raise TarError("empty: 0 bytes where a tar was expected")
     if path is not None or size is not None:
@@ -338,12 +356,18 @@ def _broken(what: str) -> TarError:
 
 
 def _skip_payload(source: _Source, name: str, size: int) -> None:
-    offset = source.position
-    there = source.skip(size + padding(size))
-    if there < size:
-        raise _broken(f"cut short: member {name!r} at offset {offset} has {there} of its {size} bytes")
-    if there < size + padding(size):
-        raise _broken(f"cut short: the padding after member {name!r} is not whole")
+    member = Member(name, source.position, size)
+    _check_payload(member, source.skip(size + padding(size)))
+
+
+def _check_payload(member: Member, there: int) -> None:
+    """Whether all bytes of a payload and its padding are there."""
+    if there < member.size:
+        raise _broken(
+            f"cut short: member {member.name!r} at offset {member.offset} has {there} of its {member.size} bytes"
+        )
+    if there < member.size + padding(member.size):
+        raise _broken(f"cut short: the padding after member {member.name!r} is not whole")
 
 
 def _check_is_tar(block: bytes) -> None:

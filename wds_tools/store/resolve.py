@@ -12,11 +12,13 @@ import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
 
 from braceexpand import braceexpand
 
 from wds_tools.errors import NotFoundError, OptionError
 from wds_tools.store.base import Store
+from wds_tools.store.http import HttpStore
 from wds_tools.store.local import LocalStore
 
 MAX_NAMES = 1_000_000
@@ -94,8 +96,14 @@ def _range_length(inner: str) -> int:
     return abs(distance) // (int(step) or 1) + 1
 
 
-def locate(dataset: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Place:
-    """The store and the shard names that ``dataset`` means. `NotFoundError` says which part of it is not there."""
+def locate(dataset: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, remote: bool = False) -> Place:
+    """The store and the shard names that ``dataset`` means. `NotFoundError` says which part of it is not there.
+
+    With ``remote``, http and https addresses are taken too: of a folder, or of shards that all lie in one.
+    """
+    texts = [os.fspath(dataset)] if isinstance(dataset, (str, os.PathLike)) else [os.fspath(item) for item in dataset]
+    if remote and texts and all(text.startswith(("http://", "https://")) for text in texts):
+        return _remote(texts)
     if isinstance(dataset, (str, os.PathLike)):
         text = os.fspath(dataset)
         _refuse_urls(text)
@@ -130,6 +138,22 @@ def _shards(texts: Sequence[str]) -> Place:
     full = [os.path.abspath(path) for path in paths]
     root = os.path.dirname(full[0]) if len(full) == 1 else os.path.commonpath([os.path.dirname(path) for path in full])
     return Place(LocalStore(root), tuple(os.path.relpath(path, root).replace(os.sep, "/") for path in full))
+
+
+def _remote(texts: Sequence[str]) -> Place:
+    addresses = [address for text in texts for address in expand_braces(text)]
+    if len(addresses) == 1 and not urlsplit(addresses[0]).path.endswith(".tar"):
+        address = addresses[0]
+        split = urlsplit(address)
+        if split.path.endswith("/info.json"):
+            address = urlunsplit(split._replace(path=split.path[: -len("/info.json")]))
+        return Place(HttpStore(address), None)
+    folders = {
+        urlunsplit(urlsplit(address)._replace(path=urlsplit(address).path.rpartition("/")[0])) for address in addresses
+    }
+    if len(folders) > 1:
+        raise OptionError("the shards lie in several folders or need several queries; give those of one folder")
+    return Place(HttpStore(folders.pop()), tuple(urlsplit(address).path.rpartition("/")[2] for address in addresses))
 
 
 def _refuse_urls(text: str) -> None:

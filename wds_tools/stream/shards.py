@@ -1,0 +1,96 @@
+"""From what a user names to shards with known sizes: where a stream begins.
+
+Sample counts come from the manifest, else from the indexes, else from a look through the shard: at once for local
+ones, never for remote ones, which are then streamed without a length (`stream.sequential`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wds_tools.errors import NotFoundError, OptionError, TarError
+from wds_tools.format import index, tar
+from wds_tools.format.dataset import open_dataset
+from wds_tools.records import ShardInfo
+from wds_tools.store.base import Store
+from wds_tools.store.local import LocalStore
+from wds_tools.store.resolve import locate
+
+MAX_FIELD = 1 << 30  # bytes of a field: shards are untrusted, and nothing but a header says how large a field is
+
+Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one split, in order. ``counted`` is False where nothing tells how many samples a shard has.
+
+    ``lines`` are the index lines, by shard number, of shards that have no index file.
+    """
+
+    store: Store
+    shards: tuple[ShardInfo, ...]
+    classes: tuple[str, ...]
+    counted: bool = True
+    lines: dict[int, list[bytes]] = field(default_factory=dict, repr=False)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples of each shard."""
+        return tuple(shard.samples for shard in self.shards)
+
+
+def find_shards(urls: Urls, split: str | None) -> Shards:
+    """The shards that ``urls`` means. ``split`` chooses where there are several; None takes the only one."""
+    place = locate(urls, remote=True)
+    found = open_dataset(place.store, place.names)
+    if place.names is not None and found.manifest is None:
+        names = [name for shards in found.splits.values() for name in shards]  # named one by one: all are meant
+        return _count(place.store, names)
+    if split is None and len(found.splits) == 1:
+        split = next(iter(found.splits))
+    if split not in found.splits:
+        has = ", ".join(found.splits) or "none"
+        raise OptionError(f"split is {split!r}, and {place.store.url()} has {has}; choose one of them")
+    if found.manifest is None:
+        return _count(place.store, found.splits[split])
+    return Shards(place.store, found.manifest.splits[split].shards, found.manifest.classes)
+
+
+def _count(store: Store, names: Sequence[str]) -> Shards:
+    shards: list[ShardInfo] = []
+    lines: dict[int, list[bytes]] = {}
+    for number, name in enumerate(names):
+        try:
+            count = len(load_lines(store, name))
+        except NotFoundError:
+            if not isinstance(store, LocalStore):
+                return Shards(store, tuple(ShardInfo(name, 0) for name in names), (), counted=False)
+            lines[number] = scan_lines(store, name)
+            count = len(lines[number])
+        shards.append(ShardInfo(name, count))
+    return Shards(store, tuple(shards), (), lines=lines)
+
+
+def load_lines(store: Store, name: str) -> list[bytes]:
+    """The lines of a shard's index, unparsed: a stream touches few of them at a time. Checked to be whole.
+
+    DALI's index v1.1 has no names, so no keys: it is as if there were none.
+    """
+    idx = index.index_name(name)
+    data = store.read(idx)
+    if data.startswith(b"v1.1"):
+        raise NotFoundError(f"{store.url(idx)} is of version 1.1, without names; make it anew with 'wds-tools index'")
+    return index.split_lines(data, store.url(idx))
+
+
+def scan_lines(store: Store, name: str) -> list[bytes]:
+    """The lines that the index of a shard would have, from a look through all its headers; `TarError` names the shard."""
+    with store.stream(name) as file:
+        try:
+            samples = list(tar.samples(tar.members(file)))
+        except TarError as error:
+            raise TarError(f"{store.url(name)}: {error}") from error
+    return [index.line(sample).encode("utf-8", "surrogateescape") for sample in samples]
