@@ -57,7 +57,8 @@ SOUND = {
         "def _start_worker():\n    signal.signal(2, 1)\ndef _exit_with_driver():\n    os._exit(1)\n"
     ),
     "stream/__init__": '"""Stream."""\n',
-    "stream/order": '"""Order."""\n',
+    "stream/line": '"""Line."""\n',
+    "stream/order": '"""Order."""\nfrom wds_tools.stream import line\n',
     "stream/world": '"""World."""\nimport os\ndef _found():\n    return os.environ\n',
     "tools/__init__": '"""Tools."""\n',
     "tools/verify": '"""Verify."""\ndef look():\n    from wds_tools.image import codec\n    from PIL import Image\n',
