@@ -294,7 +294,7 @@ from wds_tools.convert import engines
 
 def stuck(item, tick):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.write(1, b"begun\n")
+    os.write(1, b"begun\\n")
     open(sys.argv[1], "rb")  # nobody ever writes to this pipe
 
 engines._GRACE_SECONDS = 0.1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import needs
+from tests.support import needs, torchvision_ops
 from tests.support.ranks import ROOT, run_together
 from wds_tools.convert.run import convert_tree
 from wds_tools.tools.demo import make_demo
@@ -21,6 +21,7 @@ _CODE = """
 import json, logging, os, sys, warnings
 warnings.simplefilter("ignore")
 logging.disable(logging.WARNING)
+import tests.support.torchvision_ops  # for torchmetrics, which imports torchvision where it finds it
 import lightning
 import torch
 import torch.distributed.nn  # before the group is there, as in examples/train.py
@@ -87,6 +88,7 @@ print(json.dumps({"seen": module.seen, "steps": trainer.global_step, "epoch": lo
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    assert torchvision_ops  # torchmetrics imports torchvision where it finds it
     needs.package("lightning")
     folder = tmp_path_factory.mktemp("lightning")
     make_demo(folder / "images", per_class=7, size=16)

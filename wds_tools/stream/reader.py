@@ -13,6 +13,7 @@ import os
 from array import array
 from collections import OrderedDict
 from collections.abc import Collection
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,10 @@ class _Columns:
         self.mixed: list[bytes] | None = None
         self.end = 0  # where the last payload ends
         self.fields: list[tuple[str, array[int], array[int]]] = []
-        self.keys: list[bytes] = []
+        self.keys: list[str] = []
         if not lines:
             return
-        widths = [line.count(b" ") + 1 for line in lines]
+        widths = {spaces + 1 for spaces in set(map(bytes.count, lines, repeat(b" ")))}
         if any(width % 4 for width in widths):
             raise ValueError("a line whose columns are no multiple of four")
         columns = b" ".join(lines).split(b" ")
@@ -66,19 +67,22 @@ class _Columns:
         sizes = array("q", map(int, columns[2::4]))
         _check_places(np.frombuffer(offsets, np.int64), np.frombuffer(sizes, np.int64))
         self.end = offsets[-1] + sizes[-1]
-        width = widths[0]
+        width = lines[0].count(b" ") + 1
         exts = columns[0:width:4]
-        if columns[::4] != exts * len(lines) or any(other != width for other in widths):
+        if columns[::4] != exts * len(lines) or len(widths) > 1:
             self.mixed = lines
             return
+        joined = b""
         for number, raw in enumerate(exts):
-            end = b"." + raw.lower()
-            names = columns[4 * number + 3 :: width]
-            keys = [name[: -len(end)] for name in names]
-            if (number and keys != self.keys) or not all(name.lower().endswith(end) for name in names):
+            # All names at once, each with a line's end behind it, which no name has inside.
+            end = b"." + raw.lower() + b"\n"
+            names = b"\n".join(columns[4 * number + 3 :: width]) + b"\n"
+            if raw != raw.lower() or names.count(end) != len(lines) or (number and names.replace(end, b"\n") != joined):
                 self.mixed = lines  # `key` and `read` tell which one is wrong
                 return
-            self.keys = keys
+            joined = names.replace(end, b"\n")
+        self._escaped = b"\\" in joined
+        self.keys = joined.decode("utf-8", "surrogateescape").split("\n")
         fields = width // 4
         for number, raw in enumerate(exts):
             ext = index.unescape(raw.decode("utf-8", "surrogateescape")).lower()
@@ -88,8 +92,8 @@ class _Columns:
     def key(self, number: int) -> str:
         if self.mixed is not None:
             return index.parse_line(self.mixed[number]).key
-        key = self.keys[number].decode("utf-8", "surrogateescape")
-        return index.unescape(key) if "\\" in key else key
+        key = self.keys[number]
+        return index.unescape(key) if self._escaped else key
 
 
 def _check_places(offsets: np.ndarray[Any, np.dtype[np.int64]], sizes: np.ndarray[Any, np.dtype[np.int64]]) -> None:
@@ -253,8 +257,9 @@ class _LocalShard:
                 os.posix_fadvise(self._fd, offset, AHEAD, os.POSIX_FADV_WILLNEED)
                 self._announced = offset + AHEAD
             data = os.pread(self._fd, length, offset)
-            while len(data) < length and (more := os.pread(self._fd, length - len(data), offset + len(data))):
-                data += more
+            if len(data) != length:
+                while len(data) < length and (more := os.pread(self._fd, length - len(data), offset + len(data))):
+                    data += more
         except OSError as error:
             raise store_error(error, self.url, "read") from error
         if len(data) != length:
