@@ -15,7 +15,8 @@ MAX_KEY = 90  # leaves room for a dot and nine letters in a 100-byte member name
 MAX_EXT = 9
 
 # Printable ASCII without '%' and space, no dot after the last slash, no '.' or '__' in front.
-_GOOD = re.compile(r"(?!\.|__)(?:[!-$&-~]+/)?[!-$&-\-/-~]+")
+CLEAN = r"(?!\.|__)(?:[!-$&-~]+/)?[!-$&-\-/-~]+"
+_GOOD = re.compile(CLEAN)
 _CLEAN_NAMES = re.compile(r"[!-$&-.0-~\n]+")  # names, one a line
 _SPACE = re.compile(r"\s")
 _BAD = re.compile(rb"[^!-$&-~]")

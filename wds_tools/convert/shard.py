@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -36,6 +37,8 @@ Tick = Callable[[int, int], None]
 _TICK_EVERY = 256  # samples
 _Field = tuple[str, bytes]
 
+# The line of a sample of one file whose name can be its key as it is: label, size, mtime, key, suffix.
+_PLAIN = re.compile(rf"(\d*)\t(\d+)\t(\d+)\t({keys.CLEAN})(\.[A-Za-z0-9]+)")
 _ZEROS = bytes(tar.BLOCK)
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _DIR_FD = os.open in os.supports_dir_fd
@@ -137,10 +140,11 @@ class _Packer:
         try:
             for number, line in enumerate(lines, start=1):
                 try:
-                    if gathers or line.count("\t") > 3 or "\\" in line:
-                        self._add_gathered(entries.load_line(line))
+                    plain = None if gathers or "\\" in line else _PLAIN.fullmatch(line)
+                    if plain is not None and len(plain[4]) <= keys.MAX_KEY:
+                        self._add_untouched(*plain.groups())
                     else:
-                        self._add_untouched(line)
+                        self._add_gathered(entries.load_line(line))
                 except SampleError as error:
                     if options.on_error == "raise":
                         raise
@@ -168,14 +172,13 @@ class _Packer:
         self._parts.append(data)
         self.size += len(data)
 
-    def _add_untouched(self, line: str) -> None:
-        """Append a sample of one file. Every microsecond here is a second in a million files."""
-        label, size_text, mtime, path = line.split("\t")
+    def _add_untouched(self, label: str, size_text: str, mtime: str, key: str, suffix: str) -> None:
+        """Append a sample of one file with a clean name. Every microsecond here is a second in a million files."""
         size = int(size_text)
+        path = key + suffix
         data = self._read(path, size, int(mtime))
         # The usual answers of sniff and check, without asking.
         kind = "jpg" if data[:3] == b"\xff\xd8\xff" and data[-2:] == b"\xff\xd9" else _whole_image(data, path)
-        key = keys.key_of(path)
         name = f"{key}.{kind}"
         offset = self.size + tar.BLOCK
         pad = -size % tar.BLOCK
@@ -191,7 +194,7 @@ class _Packer:
             self._parts += (tar.header(name, size), data, _ZEROS[:pad])
             self.lines.append(f"{kind} {offset} {size} {name}")
             self.size = end
-        self._count(kind, path, size)
+        self._count(kind, suffix, size)
 
     def _add_gathered(self, entry: Entry) -> None:
         """Append a sample of several fields, or of an image that is encoded anew."""
@@ -206,11 +209,14 @@ class _Packer:
             self._put(_ZEROS[: tar.padding(len(data))])
         self.lines.append(" ".join(line))
         self._beside.update(ext for ext, _ in gathered[1:])
-        self._count(gathered[0][0], entry.path, entry.size + sum(sibling.size for sibling in entry.siblings))
+        self._count(
+            gathered[0][0],
+            keys.split_suffix(entry.path)[1],
+            entry.size + sum(sibling.size for sibling in entry.siblings),
+        )
 
-    def _count(self, kind: str, path: str, size: int) -> None:
-        suffix = kind, keys.split_suffix(path)[1]
-        self._kinds[suffix] = self._kinds.get(suffix, 0) + 1
+    def _count(self, kind: str, suffix: str, size: int) -> None:
+        self._kinds[kind, suffix] = self._kinds.get((kind, suffix), 0) + 1
         self.source_bytes += size
 
     def _label(self, label: str) -> tuple[int, bytes]:
