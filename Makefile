@@ -25,12 +25,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing wds_tools and what it needs"
-	@$(PIP) -e .
+	@$(PIP) --config-settings editable_mode=compat -e .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing what the tests need"
-	@$(PIP) -e '.[dev]'
+	@$(PIP) --config-settings editable_mode=compat -e '.[dev]'
 	@$(BIN)/python tests/support/install_peers.py
 	@touch $@
 

@@ -81,19 +81,25 @@ class _Columns:
                 self.mixed = lines  # `key` and `read` tell which one is wrong
                 return
             joined = names.replace(end, b"\n")
-        self._escaped = b"\\" in joined
         self.keys = joined.decode("utf-8", "surrogateescape").split("\n")
+        if b"\\" in joined:
+            self.keys = list(map(index.unescape, self.keys))
         fields = width // 4
         for number, raw in enumerate(exts):
             ext = index.unescape(raw.decode("utf-8", "surrogateescape")).lower()
             if wanted is None or ext in wanted:
                 self.fields.append((ext, offsets[number::fields], sizes[number::fields]))
+        if self.fields:
+            (_, self.firsts, _), (_, lasts, ends) = self.fields[0], self.fields[-1]
+            spans = (
+                np.frombuffer(lasts, np.int64) + np.frombuffer(ends, np.int64) - np.frombuffer(self.firsts, np.int64)
+            )
+            self.spans = array("q", spans.tobytes())
 
     def key(self, number: int) -> str:
         if self.mixed is not None:
             return index.parse_line(self.mixed[number]).key
-        key = self.keys[number]
-        return index.unescape(key) if self._escaped else key
+        return self.keys[number]
 
 
 def _check_places(offsets: np.ndarray[Any, np.dtype[np.int64]], sizes: np.ndarray[Any, np.dtype[np.int64]]) -> None:
@@ -137,20 +143,18 @@ class ShardReader:
         columns = opened.columns
         if columns.mixed is not None:
             return self._read_mixed(opened, columns.mixed[number])
-        sample: SampleDict = {"__key__": columns.key(number), "__url__": opened.url}
-        fields = columns.fields
-        if not fields:
+        sample: SampleDict = {"__key__": columns.keys[number], "__url__": opened.url}
+        if not columns.fields:
             return sample
-        _, offsets, sizes = fields[-1]
-        first = fields[0][1][number]
-        length = offsets[number] + sizes[number] - first
-        if 0 <= length <= SMALL:
+        length = columns.spans[number]
+        if length <= SMALL:
+            first = columns.firsts[number]
             data = opened.pread(length, first)
-            for ext, offsets, sizes in fields:
+            for ext, offsets, sizes in columns.fields:
                 at = offsets[number] - first
                 sample[ext] = data[at : at + sizes[number]]
         else:
-            for ext, offsets, sizes in fields:
+            for ext, offsets, sizes in columns.fields:
                 sample[ext] = opened.pread(sizes[number], offsets[number])
         return sample
 
@@ -213,10 +217,9 @@ class ShardReader:
         return opened
 
 
-def _check_length(length: int) -> None:
-    """A field of more is read by nobody: a shard is untrusted, and memory is not without end."""
-    if length > MAX_FIELD:
-        raise SampleError(f"a field of it has {length} bytes; at most {MAX_FIELD} are read")
+def _too_large(length: int) -> SampleError:
+    """Fields of more than `MAX_FIELD` are read by nobody: a shard is untrusted, and memory is not without end."""
+    return SampleError(f"a field of it has {length} bytes; at most {MAX_FIELD} are read")
 
 
 class _LocalShard:
@@ -251,7 +254,8 @@ class _LocalShard:
                 raise
 
     def pread(self, length: int, offset: int) -> bytes:
-        _check_length(length)
+        if length > MAX_FIELD:
+            raise _too_large(length)
         try:
             if offset + length > self._announced and hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(self._fd, offset, AHEAD, os.POSIX_FADV_WILLNEED)
@@ -310,7 +314,8 @@ class _RemoteShard:
             )
 
     def pread(self, length: int, offset: int) -> bytes:
-        _check_length(length)
+        if length > MAX_FIELD:
+            raise _too_large(length)
         if offset + length > self._size:
             raise StaleIndexError(f"{self.url} has {self._size} bytes where its index expects {offset + length}")
         first, last = offset // REMOTE_CHUNK, (offset + length - 1) // REMOTE_CHUNK
