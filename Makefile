@@ -53,7 +53,8 @@ lint: $(VENV)/.installed-dev
 	@$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev
-	@$(BIN)/python benchmarks/convert.py $(ARGS)
+	@$(BIN)/python benchmarks/convert.py
+	@$(BIN)/python benchmarks/read.py
 
 clean:
 	rm -rf build dist $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

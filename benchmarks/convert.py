@@ -1,15 +1,14 @@
 """Converting, against what people use today.
 
 Method: whole commands, in turn, after one warm-up each, with a warm page cache and two workers; medians of the clock.
-``wds-tools convert`` plans, writes, flushes to the disk, reads back and hashes twice; ``tar cf`` and ShardWriter only write,
-so tar with a flush and a digest stands beside them.
+``wds-tools convert`` plans, writes, flushes to the disk, reads back and hashes twice; ``tar cf`` and ShardWriter only write.
 
     small     30,000 files of 0.7 to 2.5 kB in 100 classes: convert, tar cf, webdataset.ShardWriter
     photos    5,000 photographs of about 110 kB (--photos names a folder of some; made up otherwise): the same three
     million   1,000,000 tiny files in 1,000 classes: the plan phase against ImageFolder's index; all of it, with memory
     start     processor time of --help and info
 
-Command: ``make bench ARGS="small photos"``, or ``python benchmarks/convert.py [CASE …] [--runs N] [--photos DIR]``.
+Command: ``make bench``, or ``python benchmarks/convert.py [CASE …] [--runs N] [--photos DIR]``.
 Results of 2026-11: benchmarks/results/convert.md.
 """
 
