@@ -49,9 +49,9 @@ def command(
         found["epoch"] = preview_epoch(
             place,
             split=split,
-            world=world or 1,
+            world=1 if world is None else world,
             workers=workers or 0,
-            batch_size=batch_size or 1,
+            batch_size=1 if batch_size is None else batch_size,
             tail=cast("Tail", tail),
         )
     if as_json:
