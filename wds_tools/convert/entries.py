@@ -65,10 +65,6 @@ def escape(path: str) -> str:
     return path
 
 
-def needs_escape(path: str) -> bool:
-    return not path.isprintable() or "\\" in path
-
-
 def unescape(text: str) -> str:
     if "\\" not in text:
         return text

@@ -79,9 +79,9 @@ def load(data: bytes, place: str = "index") -> list[Sample]:
 def split_lines(data: bytes, place: str = "index") -> list[bytes]:
     """The lines of an index file, one a sample, unparsed, for a reader that wants few of them; see `parse_line`."""
     version, rows = _split(data, place)
-    if version == VERSION:
-        return rows
-    return [line(sample).encode("utf-8", "surrogateescape") for sample in load(data, place)]
+    if version != VERSION:
+        raise IndexFileError(f"{place}: its version {version} has no names (make it anew with 'wds-tools index')")
+    return rows
 
 
 def parse_line(row: bytes) -> Sample:

@@ -21,7 +21,6 @@ from wds_tools.errors import OptionError, SampleError
 from wds_tools.image import codec
 from wds_tools.image.kinds import EXTENSIONS
 
-KEY = "__key__"
 LABEL = "cls"
 _INDEX = re.compile(rb"\s*-?[0-9]{1,18}\s*")  # others end it with a line, and write -1 for none
 
@@ -47,6 +46,9 @@ class Fields:
             raise OptionError(f"fields is {names!r}; give a tuple of names such as ('jpg;png;webp', 'cls')")
         self.names = tuple(names)
         self._choices = tuple(tuple(name.split(";")) for name in self.names)
+        self._images = tuple(
+            all(choice.rpartition(".")[2] in EXTENSIONS for choice in choices) for choices in self._choices
+        )
         if any(not choice for choices in self._choices for choice in choices):
             raise OptionError(f"fields is {names!r}; a name in it is empty")
 
@@ -56,7 +58,8 @@ class Fields:
         return frozenset(choice for choices in self._choices for choice in choices if not choice.startswith("__"))
 
     def is_image(self, number: int) -> bool:
-        return all(choice.rpartition(".")[2] in EXTENSIONS for choice in self._choices[number])
+        """Whether the name with this number can only be of images."""
+        return self._images[number]
 
     def take(self, sample: dict[str, Any], number: int) -> Any:
         """The sample's value for the name with this number; `SampleError` if it has none of the choices."""

@@ -52,7 +52,6 @@ class _Columns:
     """
 
     def __init__(self, lines: list[bytes], wanted: frozenset[str] | None) -> None:
-        self.count = len(lines)
         self.mixed: list[bytes] | None = None
         self.end = 0  # where the last payload ends
         self.fields: list[tuple[str, array[int], array[int]]] = []
