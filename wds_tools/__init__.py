@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         WdsToolsError,
         WorkerError,
     )
+    from wds_tools.image import transforms
     from wds_tools.stream.dataset import ShardDataset
     from wds_tools.stream.loader import ShardLoader
     from wds_tools.tools.indexing import index_shards
@@ -94,11 +95,14 @@ __all__ = [
     "__version__",
     "convert_tree",
     "index_shards",
+    "transforms",
     "verify_dataset",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "transforms":
+        return importlib.import_module("wds_tools.image.transforms")
     room = _ROOMS.get(name)
     if room is None:
         raise AttributeError(f"module 'wds_tools' has no attribute {name!r}")

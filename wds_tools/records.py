@@ -58,7 +58,8 @@ class Receipt:
     """Proof that a shard stands: what was planned (``digest``) and what was written and read back.
 
     ``fields`` counts samples by field; ``suffixes`` counts source suffixes by field (``{"jpg": {".JPEG": 9}}``);
-    ``source_bytes`` is the size of the source files read.
+    ``source_bytes`` is the size of the source files read. ``tiled`` images were given restart tiles, which took them
+    from ``tiled_from`` bytes to ``tiled_to``.
     """
 
     name: str
@@ -70,6 +71,9 @@ class Receipt:
     suffixes: dict[str, dict[str, int]]
     source_bytes: int
     skipped: tuple[Skipped, ...] = ()
+    tiled: int = 0
+    tiled_from: int = 0
+    tiled_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)

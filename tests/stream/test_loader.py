@@ -232,8 +232,10 @@ def test_fault_46_every_way_to_start_workers_works(folder: Path, method: str) ->
 
 
 def batch_of(values: list[bytes], transform: Any, name: str = "png") -> Any:
-    batcher = Batcher(Fields((name,)), transform)
-    return batcher.collate([batcher.prepare({name: value}, 0) for value in values])[0]
+    batch = Batcher(Fields((name,)), transform).begin(len(values))
+    for value in values:
+        batch.add({name: value}, 0)
+    return batch.done()[0]
 
 
 @pytest.mark.parametrize(
@@ -278,8 +280,7 @@ def test_what_is_no_label_is_a_bad_sample(value: bytes) -> None:
 
 
 def test_a_batch_without_samples_has_empty_entries() -> None:
-    batcher = Batcher(Fields(("png", "cls", "__key__")), streams.same)
-    pixels, labels, keys = batcher.collate([])
+    pixels, labels, keys = Batcher(Fields(("png", "cls", "__key__")), streams.same).begin(4).done()
     assert (len(pixels), labels.dtype, len(labels), keys) == (0, torch.int64, 0, [])
 
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wds_tools.draws import Purpose, draws, make_key, uniform
 from wds_tools.errors import OptionError, WdsToolsError
-from wds_tools.stream.draws import Purpose, draws, make_key, uniform
 from wds_tools.stream.order import EpochOrder, Order, Phase, Topology
 
 MANY = settings(max_examples=500, deadline=None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "wds_tools"
-FLOORS = {"_version": 0, "errors": 0, "records": 1, "store": 1, "image": 1, "format": 2}
+FLOORS = {"_version": 0, "errors": 0, "draws": 0, "records": 1, "store": 1, "image": 1, "format": 2}
 FLOORS |= {"convert": 3, "stream": 3, "tools": 4, "cli": 5, "__main__": 6}
 ROOF = PACKAGE  # the package itself hands names on, and imports them only for type checkers
 # What takes long to import, or may be missing, and so is imported where it is used.

@@ -31,7 +31,8 @@ class ConvertOptions:
     ``max_size`` bounds a shard's bytes, ``max_count`` its samples; where images are encoded anew, what they become is
     estimated from some of them, and a shard may come out larger. ``seed`` decides the order unless ``shuffle`` is off.
     ``image_size`` shrinks images to that shorter side in pixels and never enlarges; ``encode`` is ``keep`` or the field
-    that images become; ``quality`` (1 to 100) applies to what is encoded anew. ``classes`` fixes the class names and
+    that images become; ``quality`` (1 to 100) applies to what is encoded anew. ``tile`` gives JPEGs restart tiles, without
+    loss, so that a reader can cut a crop out before it decodes. ``classes`` fixes the class names and
     their indexes. ``metadata`` adds a ``json`` field with the source path and a list's further columns. ``siblings``
     makes files of the same stem fields of one sample. ``on_error`` is ``raise`` or ``skip``.
     """
@@ -44,6 +45,7 @@ class ConvertOptions:
     image_size: int | None = None
     quality: int | None = None
     encode: str = "keep"
+    tile: bool = False
     classes: tuple[str, ...] | None = None
     metadata: bool = False
     siblings: bool = False
@@ -73,6 +75,8 @@ class ConvertOptions:
             )
         if self.quality is not None and self.encode in ("png", "npy"):
             raise OptionError(f"quality is {self.quality}, but {self.encode} is lossless; leave quality out")
+        if self.tile and self.encode not in ("keep", "jpg"):
+            raise OptionError(f"tile is for JPEGs, and encode is {self.encode!r}; leave one of them out")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             twice = next(name for number, name in enumerate(self.classes) if name in self.classes[:number])
             raise OptionError(f"class {twice!r} is listed twice")
@@ -80,10 +84,12 @@ class ConvertOptions:
     @property
     def transcodes(self) -> bool:
         """Whether any image's bytes may change."""
-        return self.encode != "keep" or self.image_size is not None
+        return self.encode != "keep" or self.image_size is not None or self.tile
 
     def settings(self) -> dict[str, Any]:
         """What decides the shards' bytes, as the manifest lists it. Class names stand in the manifest itself."""
         values = asdict(self)
         del values["split"], values["classes"]
+        if not self.tile:
+            del values["tile"]  # so that datasets made before there were tiles are still seen to be what is asked for
         return values

@@ -26,6 +26,7 @@ from wds_tools.convert.workspace import Plan
 from wds_tools.errors import NotFoundError, OptionError, SourceChangedError, SourceError, TargetBusyError, TargetError
 from wds_tools.format import manifest
 from wds_tools.format.manifest import Manifest
+from wds_tools.image import tiles
 from wds_tools.records import Receipt, ShardInfo, Skipped, SplitInfo
 from wds_tools.store.base import Store
 
@@ -65,6 +66,10 @@ class Result:
     num_skipped: int = 0
     ignored: dict[str, int] = field(default_factory=dict)
     empty_classes: tuple[str, ...] = ()
+    jpegs: int = 0
+    tiled: int = 0
+    tiled_from: int = 0
+    tiled_to: int = 0
 
 
 def convert_tree(
@@ -96,6 +101,8 @@ def convert_tree(
         raise OptionError(
             "overwrite cannot go with task: each task would remove what the others made; use it in a first run"
         )
+    if options.tile:
+        tiles.require_kernel()
     chosen = make_engine(engine, workers)
     _check_source(os.fspath(source), options)
     store = open_target(os.fspath(target), os.fspath(source))
@@ -352,7 +359,13 @@ class _Conversion:
 
     def _result(self, plan: Plan, receipts: list[Receipt], complete: bool) -> Result:
         split = self._split(plan, receipts)
-        return self._summary(split, len(plan.classes), self._built, plan.source_bytes, complete)
+        result = self._summary(split, len(plan.classes), self._built, plan.source_bytes, complete)
+        return replace(
+            result,
+            tiled=sum(receipt.tiled for receipt in receipts),
+            tiled_from=sum(receipt.tiled_from for receipt in receipts),
+            tiled_to=sum(receipt.tiled_to for receipt in receipts),
+        )
 
     def _summary(self, split: SplitInfo, classes: int, built: int, source_bytes: int, complete: bool = True) -> Result:
         found = self._found
@@ -370,4 +383,5 @@ class _Conversion:
             num_skipped=split.num_skipped,
             ignored=dict(found.ignored) if found else {},
             empty_classes=found.empty_classes if found else (),
+            jpegs=split.fields.get("jpg", 0),
         )

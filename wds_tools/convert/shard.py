@@ -26,6 +26,7 @@ from wds_tools.convert.workspace import Workspace
 from wds_tools.errors import SampleError, SourceChangedError, StoreError
 from wds_tools.format import index, tar
 from wds_tools.format.digest import DigestReader
+from wds_tools.image import tiles
 from wds_tools.image.kinds import check, sniff
 from wds_tools.records import Receipt, ShardPlan, Skipped
 from wds_tools.store.base import Store
@@ -80,6 +81,9 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
         suffixes=packer.suffixes,
         source_bytes=packer.source_bytes,
         skipped=tuple(packer.skipped),
+        tiled=packer.tiled,
+        tiled_from=packer.tiled_from,
+        tiled_to=packer.tiled_to,
     )
     workspace.write_receipt(receipt)
     return receipt
@@ -99,6 +103,7 @@ class _Packer:
         self.skipped: list[Skipped] = []
         self.source_bytes = 0
         self.size = 0  # bytes handed out and waiting: where the next header will be
+        self.tiled = self.tiled_from = self.tiled_to = 0
         self._parts: list[bytes] = []  # bytes waiting to be handed out
         self._kinds: dict[tuple[str, str], int] = {}  # samples by image field and source suffix
         self._beside: Counter[str] = Counter()  # samples by every other field
@@ -236,6 +241,8 @@ class _Packer:
                 kind, data = transcode(data, kind, options)
             except SampleError as error:
                 raise error.at(repr(entry.path)) from error
+        if options.tile and kind == "jpg":
+            data = self._tile(data)
         gathered: list[_Field] = [(kind, data)]
         gathered += [(s.ext, self._read(s.path, s.size, s.mtime_ns)) for s in entry.siblings]
         if options.metadata or entry.metadata is not None:
@@ -250,6 +257,14 @@ class _Packer:
         if entry.label is not None:
             gathered.append(("cls", b"%d" % entry.label))
         return gathered
+
+    def _tile(self, data: bytes) -> bytes:
+        tiled = tiles.tile(data)
+        if tiles.is_tiled(tiled):
+            self.tiled += 1
+            self.tiled_from += len(data)
+            self.tiled_to += len(tiled)
+        return tiled
 
     def _read(self, path: str, size: int, mtime_ns: int) -> bytes:
         """The bytes of a source file, which must be as the plan saw it."""
@@ -297,6 +312,8 @@ def transcode(data: bytes, kind: str, options: ConvertOptions) -> _Field:
     """
     from wds_tools.image import codec  # loads Pillow
 
+    if options.encode == "keep" and options.image_size is None:
+        return kind, data
     wanted = options.encode if options.encode != "keep" else kind if kind in ("jpg", "png", "webp") else "jpg"
     size = options.image_size
     if wanted == kind and options.quality is None and (size is None or min(codec.dimensions(data)) <= size):

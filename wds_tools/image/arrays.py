@@ -49,6 +49,18 @@ def npy_shape(data: "bytes | memoryview") -> tuple[int, ...]:
     return _header(data)[0]
 
 
+def npy_header(data: "bytes | memoryview") -> bytes:
+    """Everything before the numbers, or nothing where that is no ``.npy`` file of plain uint8 pixels.
+
+    Files with this header and of one length hold arrays of one shape, row by row, three numbers a pixel.
+    """
+    if bytes(data[:6]) != b"\x93NUMPY":
+        return b""
+    shape, fortran, dtype, start = _header(data)
+    plain = dtype.str == "|u1" and not fortran and len(shape) == 3 and shape[2] == 3
+    return bytes(data[:start]) if plain else b""
+
+
 def encode_npy(array: "NDArray[Any]") -> bytes:
     """The array as an ``.npy`` file, format version 1.0."""
     import numpy as np

@@ -118,7 +118,7 @@ def dimensions(data: "bytes | memoryview") -> tuple[int, int]:
 
     The exception is a PNG that may carry its orientation behind the pixels: it is decoded, within ``MAX_PIXELS``.
     """
-    data, kind = _whole(data)
+    data, kind = whole(data)
     if kind == "npy":
         shape = npy_shape(data)
         return (shape[1], shape[0]) if len(shape) > 1 else (math.prod(shape), 1)
@@ -127,7 +127,7 @@ def dimensions(data: "bytes | memoryview") -> tuple[int, int]:
         if kind == "png":
             if not any(name in data for name in _PNG_ORIENTATIONS):
                 return image.size  # asked for an orientation, Pillow would decode the pixels to look behind them
-            _limit(image.size, MAX_PIXELS)
+            limit(image.size, MAX_PIXELS)
             image.load()
         width, height = image.size
         if kind == "tiff":
@@ -139,12 +139,12 @@ def decode(data: "bytes | memoryview", max_pixels: int = MAX_PIXELS) -> "NDArray
     """The upright RGB pixels of an image: a uint8 array of height x width x 3."""
     import numpy as np
 
-    data, kind = _whole(data)
+    data, kind = whole(data)
     if kind == "npy":
-        return _array_pixels(data, max_pixels)
+        return array_pixels(data, max_pixels)
     with _mapped(kind):
         image = _open(kind, data)
-        _limit(image.size, max_pixels)
+        limit(image.size, max_pixels)
         if kind == "jpg" and image.mode in ("RGB", "L") and _orientation(image) == 1:
             pixels = _plain_jpeg_pixels(data, image.size)
             if pixels is not None:
@@ -156,12 +156,12 @@ def decode_pil(data: "bytes | memoryview", max_pixels: int = MAX_PIXELS) -> "Ima
     """The upright RGB pixels of an image: a Pillow image without metadata."""
     from PIL import Image
 
-    data, kind = _whole(data)
+    data, kind = whole(data)
     if kind == "npy":
-        return Image.fromarray(_array_pixels(data, max_pixels))
+        return Image.fromarray(array_pixels(data, max_pixels))
     with _mapped(kind):
         image = _open(kind, data)
-        _limit(image.size, max_pixels)
+        limit(image.size, max_pixels)
         return _rgb(image, kind)
 
 
@@ -234,7 +234,7 @@ def check_size(size: int) -> None:
         raise OptionError(f"the image size must be a whole number of pixels, 1 or more, not {size!r}")
 
 
-def _whole(data: "bytes | memoryview") -> tuple[bytes, str]:
+def whole(data: "bytes | memoryview") -> tuple[bytes, str]:
     """The bytes, and the kind of image that they are and hold to the end."""
     kind = sniff(data)
     reason = check(kind, data)
@@ -250,10 +250,19 @@ def _open(kind: str, data: bytes) -> "ImageFile":
     return image
 
 
-def _limit(size: tuple[int, int], max_pixels: int) -> None:
+def limit(size: tuple[int, int], max_pixels: int) -> None:
+    """Refuse a picture of more pixels than this."""
     width, height = size
     if width * height > max_pixels:
         raise DecodeError(f"{width}x{height} is {width * height} pixels, above the limit of {max_pixels}")
+
+
+def jpeg_orientation(data: bytes) -> int:
+    """The orientation of a JPEG, 1 to 8; what cannot be read is 1."""
+    try:
+        return _orientation(_open("jpg", data))
+    except _FOREIGN:
+        return 1
 
 
 def _orientation(image: "Image.Image") -> int:
@@ -306,14 +315,15 @@ def _high_bytes(image: "Image.Image", bits: int) -> "Image.Image":
     return Image.fromarray((np.asarray(image) >> bits - 8).astype(np.uint8))
 
 
-def _array_pixels(data: bytes, max_pixels: int) -> "NDArray[np.uint8]":
+def array_pixels(data: bytes, max_pixels: int = MAX_PIXELS) -> "NDArray[np.uint8]":
+    """The RGB pixels in an ``.npy`` file."""
     import numpy as np
 
     array = decode_npy(data)
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.shape[2:] not in ((), (1,), (3,)) or not array.size:
         found = f"{array.dtype.name} array with shape {array.shape}"
         raise DecodeError(f"{found} is not an image: uint8 (height, width, 3) is")
-    _limit((array.shape[1], array.shape[0]), max_pixels)
+    limit((array.shape[1], array.shape[0]), max_pixels)
     if array.shape[2:] == (3,):
         return np.ascontiguousarray(array)
     return np.repeat(array.reshape(*array.shape[:2], 1), 3, axis=2)

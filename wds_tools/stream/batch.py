@@ -1,14 +1,12 @@
 """Samples → a batch: what `ShardLoader`'s workers do to the bytes that were read.
 
-A batch is a tuple with an entry a name in ``fields``: keys as a list, ``cls`` as int64, images through the transform
-as one uint8 or float tensor where their shapes agree, everything else as a list of bytes. Randomness that a transform
-draws from Python, numpy or torch is seeded for each sample, so a sample is augmented alike whoever has it.
+A batch is a tuple with an entry a name in ``fields``, each made by a column of its own kind (`columns.py`).
 """
 
 from __future__ import annotations
 
+import math
 import random
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from wds_tools.errors import OptionError, SampleError
-from wds_tools.image import codec
+from wds_tools.errors import DecodeError, OptionError, SampleError
+from wds_tools.image.arrays import npy_shape
 from wds_tools.image.kinds import EXTENSIONS
+from wds_tools.image.presets import Decode, Preset
+from wds_tools.stream.columns import Column, Labels, Layout, Memory, Pictures, Results, Seeds, Values, Wholes
+from wds_tools.stream.slots import Slots
 
 LABEL = "cls"
-_INDEX = re.compile(rb"\s*-?[0-9]{1,18}\s*")  # others end it with a line, and write -1 for none
+SEED = "__seed__"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Fields:
 
     def take(self, sample: dict[str, Any], number: int) -> Any:
         """The sample's value for the name with this number; `SampleError` if it has none of the choices."""
+        if self.names[number] == SEED:
+            return None  # it is not the sample's
         for choice in self._choices[number]:
             if choice in sample:
                 return sample[choice]
@@ -71,60 +74,66 @@ class Fields:
 
 
 class Batcher:
-    """Makes batches of samples. ``transform`` is any callable on a PIL image, such as torchvision's."""
+    """Makes batches of samples. ``transform`` is a preset or any callable on a PIL image, such as torchvision's."""
 
     def __init__(self, fields: Fields, transform: Callable[[Any], Any] | None) -> None:
         self._fields = fields
         self._transform = transform
+        self._layout = Layout()
 
-    def prepare(self, sample: dict[str, Any], seed: int) -> tuple[Any, ...]:
-        """What one sample adds to its batch; `SampleError` if it is bad."""
-        return tuple(self._value(sample, number, seed) for number in range(len(self._fields.names)))
+    def row_bytes(self, read_one: Callable[[], dict[str, Any]]) -> int:
+        """Bytes of one sample's picture in a batch; 0 where that is not known. May look at one sample."""
+        if isinstance(self._transform, Preset):
+            return 3 * math.prod(self._transform.size)
+        if isinstance(self._transform, Decode) and self._fields.wanted & {"npy"}:
+            try:
+                return math.prod(npy_shape(read_one().get("npy", b"")))
+            except DecodeError:
+                return 0
+        return 0
 
-    def _value(self, sample: dict[str, Any], number: int, seed: int) -> Any:
-        value = self._fields.take(sample, number)
+    def begin(self, size: int, slots: Slots | None = None, worker: int | None = None) -> Batch:
+        """A batch without samples, which will have ``size`` of them at most."""
+        columns = [self._column(number, size, Memory(slots, worker)) for number in range(len(self._fields.names))]
+        return Batch(self._fields, columns)
+
+    def _column(self, number: int, size: int, memory: Memory) -> Column:
         if self._fields.names[number] == LABEL:
-            if not _INDEX.fullmatch(value):
-                raise SampleError(f"cls is {value[:20]!r}, not a class index in ASCII digits")
-            return int(value)
-        if self._transform is not None and self._fields.is_image(number):
-            image = codec.decode_pil(value)
-            _seed_all(seed)
-            return self._transform(image)
-        return value
-
-    def collate(self, rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """The batch of prepared samples. One without samples has empty tensors and lists."""
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._fields.names)
-        return tuple(self._column(number, list(values)) for number, values in enumerate(columns))
-
-    def _column(self, number: int, values: list[Any]) -> Any:
-        if self._fields.names[number] == LABEL:
-            return torch.tensor(values, dtype=torch.int64)
+            return Labels()
+        if self._fields.names[number] == SEED:
+            return Seeds()
         if self._transform is None or not self._fields.is_image(number):
-            return values
-        if not values:
-            return torch.empty(0, dtype=torch.uint8)
-        tensors = [_tensor(value) for value in values]
-        if all(isinstance(tensor, torch.Tensor) and tensor.shape == tensors[0].shape for tensor in tensors):
-            return torch.stack(tensors)
-        return tensors
+            return Values()
+        if isinstance(self._transform, Preset):
+            return Pictures(self._transform, size, memory)
+        if isinstance(self._transform, Decode):
+            return Wholes(size, self._layout, memory)
+        return Results(self._transform)
 
 
-def _tensor(value: Any) -> Any:
-    """An image as a tensor, channels first; what is no image as it is."""
-    if hasattr(value, "getbands"):  # a PIL image
-        array = np.asarray(value)
-        return torch.from_numpy(array[:, :, None].copy() if array.ndim == 2 else array.copy()).permute(2, 0, 1)
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
-    return value
+class Batch:
+    """Samples side by side, a column a field. A bad sample leaves nothing behind."""
 
+    def __init__(self, fields: Fields, columns: Sequence[Column]) -> None:
+        self._fields = fields
+        self._columns = columns
+        self.landings = {
+            name: column.landing
+            for name, column in zip(fields.names, columns, strict=True)
+            if isinstance(column, Wholes) and name == "npy"
+        }
+        """For a reader: by field, where its bytes may go."""
 
-def _seed_all(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which seeds the model's devices too
+    def add(self, sample: dict[str, Any], seed: int) -> None:
+        """Append a sample; `SampleError` if it is bad."""
+        for number, column in enumerate(self._columns):
+            column.put(self._fields.take(sample, number), seed)
+        for column in self._columns:
+            column.keep()
+
+    def done(self) -> tuple[Any, ...]:
+        """What the loop is given. A batch without samples has empty tensors and lists."""
+        return tuple(column.done() for column in self._columns)
 
 
 @contextmanager

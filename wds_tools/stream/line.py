@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from wds_tools.stream.draws import Purpose, draws, make_key
+from wds_tools.draws import Purpose, draws, make_key
 from wds_tools.stream.partition import Partition
 from wds_tools.stream.window import window_order
 

@@ -25,6 +25,7 @@ from wds_tools.stream.batch import BadSample, Batcher, kept_randomness
 from wds_tools.stream.dataset import ShardDataset
 from wds_tools.stream.order import EpochOrder, Order, Phase, Tail, Topology, sample_rng_seed
 from wds_tools.stream.reader import ShardReader, shards_at_once
+from wds_tools.stream.slots import SPARE, Parcel, Slots
 from wds_tools.stream.world import find_world
 
 STATE_VERSION = 1
@@ -125,9 +126,19 @@ class ShardLoader(DataLoader[Any]):
         rank, world = self._world()
         source: _Batches = self.dataset  # type: ignore[assignment]
         source.tell(self._epoch, self._history, rank, world)
+        if not (self.persistent_workers and self._iterator is not None):  # workers that start now learn of these slots
+            source.slots = self._slots()
         self._position, self._delivered = position, 0
         with _worker_errors(self._workers):
             return self._deliver(position, super().__iter__())
+
+    def _slots(self) -> Slots | None:
+        # A thread that pins memory copies what it is given, and there its tensors must be.
+        if not self.num_workers or self.pin_memory or not Slots.possible():
+            return None
+        source: _Batches = self.dataset  # type: ignore[assignment]
+        size = self._batch_size * source.row_bytes()
+        return Slots(self.num_workers, (self.prefetch_factor or 0) + SPARE, size) if size else None
 
     def _deliver(self, position: EpochOrder, batches: Iterator[Any]) -> Iterator[Any]:
         for _ in range(position.num_batches):
@@ -151,7 +162,15 @@ class ShardLoader(DataLoader[Any]):
             raise WdsToolsError("a worker ended before its batches did; this is a bug, please report it") from None
         if isinstance(made, _Failure):
             raise made.error
-        return made  # type: ignore[no-any-return]
+        batch, bad = made
+        return tuple(self._unpacked(value) for value in batch), bad
+
+    def _unpacked(self, value: Any) -> Any:
+        if not isinstance(value, Parcel):
+            return value
+        source: _Batches = self.dataset  # type: ignore[assignment]
+        assert source.slots is not None
+        return source.slots.take(value)
 
     def _note(self, bad: Sequence[BadSample]) -> None:
         """Put bad samples on the ledger, and end the run when there are too many."""
@@ -251,9 +270,14 @@ class _Batches(IterableDataset[Any]):
         self._batcher = Batcher(dataset.fields, dataset.transform)
         self._reader = ShardReader(dataset.shards, dataset.fields.wanted, keep=shards_at_once(order))
         self._batch_size, self._workers = batch_size, workers
+        self.slots: Slots | None = None
         # epoch, rank, world size, number of phases, then the phases: told to persistent workers between passes.
         self._told = torch.zeros(4 + 4 * MAX_PHASES, dtype=torch.int64)
         self._told.share_memory_()  # type: ignore[no-untyped-call]
+
+    def row_bytes(self) -> int:
+        """Bytes of one sample's picture in a batch; 0 where that is not known."""
+        return self._batcher.row_bytes(lambda: self._reader.read(0, 0))
 
     def tell(self, epoch: int, history: Sequence[Phase], rank: int, world: int) -> None:
         """What the next pass is."""
@@ -276,6 +300,8 @@ class _Batches(IterableDataset[Any]):
         history = [Phase(*self._told[4 + 4 * n : 8 + 4 * n].tolist()) for n in range(phases)]
         worker = get_worker_info()
         self._reader.after_fork()
+        if worker is not None and self.slots is not None:
+            self.slots.reclaim(worker.id)
         order = self._order.epoch(epoch, Topology(world, self._workers, self._batch_size), history)
         stream = order.stream(rank, worker.id if worker is not None else 0)
         try:
@@ -284,21 +310,23 @@ class _Batches(IterableDataset[Any]):
                     with kept_randomness():
                         made = self._make(ids, epoch)
                 else:
-                    made = self._make(ids, epoch)
+                    made = self._make(ids, epoch, worker.id)
                 yield made
         except WdsToolsError as error:
             yield _Failure(error)
 
-    def _make(self, ids: np.ndarray[Any, np.dtype[np.int64]], epoch: int) -> tuple[Any, tuple[BadSample, ...]]:
+    def _make(
+        self, ids: np.ndarray[Any, np.dtype[np.int64]], epoch: int, worker: int | None = None
+    ) -> tuple[Any, tuple[BadSample, ...]]:
         shards, numbers = (part.tolist() for part in self._order.locate(ids))
         seeds = sample_rng_seed(self._order.seed, epoch, ids).tolist()
-        rows, bad = [], []
+        batch, bad = self._batcher.begin(len(ids), self.slots, worker), []
         for shard, number, seed in zip(shards, numbers, seeds, strict=True):
             try:
-                rows.append(self._batcher.prepare(self._reader.read(shard, number), seed))
+                batch.add(self._reader.read(shard, number, batch.landings), seed)
             except SampleError as error:
                 name, key, offset = self._reader.place(shard, number)
                 if not self._skip:
                     raise error.at(f"{name}, key {key!r}, offset {offset}") from error
                 bad.append(BadSample(name, key, offset, error.reason))
-        return self._batcher.collate(rows), tuple(bad)
+        return batch.done(), tuple(bad)

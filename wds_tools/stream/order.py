@@ -33,8 +33,8 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
+from wds_tools.draws import sample_rng_seed
 from wds_tools.errors import OptionError, WdsToolsError
-from wds_tools.stream.draws import sample_rng_seed
 from wds_tools.stream.line import Ids, Line, Remainder, ShardLine
 from wds_tools.stream.partition import Partition, Phase, Tail, Topology, whole_number
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -42,6 +42,7 @@ REMOTE_CHUNK = 2 << 20
 REMOTE_CHUNKS = 2  # kept of each open remote shard
 
 SampleDict = dict[str, Any]
+Landing = Callable[[int], "list[memoryview] | None"]
 
 
 class _Columns:
@@ -133,9 +134,10 @@ class ShardReader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}
 
-    def read(self, shard: int, number: int) -> SampleDict:
+    def read(self, shard: int, number: int, landings: Mapping[str, Landing] | None = None) -> SampleDict:
         """The sample as WebDataset has it: ``__key__``, ``__url__``, and the fields as bytes.
 
+        ``landings`` says for some fields where bytes of a given length may be put; the field's value then is that memory.
         Raises `StoreError` for bytes that are not there and `StaleIndexError` for an index of another shard.
         """
         opened = self._open.get(shard) or self._open_shard(shard)
@@ -154,7 +156,11 @@ class ShardReader:
                 sample[ext] = data[at : at + sizes[number]]
         else:
             for ext, offsets, sizes in columns.fields:
-                sample[ext] = opened.pread(sizes[number], offsets[number])
+                pieces = landings[ext](sizes[number]) if landings and ext in landings else None
+                if pieces is not None and opened.land(pieces, offsets[number]):
+                    sample[ext] = pieces
+                else:
+                    sample[ext] = opened.pread(sizes[number], offsets[number])
         return sample
 
     def _read_mixed(self, opened: _LocalShard | _RemoteShard, line: bytes) -> SampleDict:
@@ -256,9 +262,7 @@ class _LocalShard:
         if length > MAX_FIELD:
             raise _too_large(length)
         try:
-            if offset + length > self._announced and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(self._fd, offset, AHEAD, os.POSIX_FADV_WILLNEED)
-                self._announced = offset + AHEAD
+            self._announce(offset, length)
             data = os.pread(self._fd, length, offset)
             if len(data) != length:
                 while len(data) < length and (more := os.pread(self._fd, length - len(data), offset + len(data))):
@@ -271,6 +275,22 @@ class _LocalShard:
                 "fetch the shard again, or run 'wds-tools index' on it if it is right"
             )
         return data
+
+    def land(self, pieces: list[memoryview], offset: int) -> bool:
+        """Read straight into these pieces of memory; False where that is not to be had, and `pread` is to tell why."""
+        length = sum(map(len, pieces))
+        if length > MAX_FIELD or not hasattr(os, "preadv"):
+            return False
+        try:
+            self._announce(offset, length)
+            return os.preadv(self._fd, pieces, offset) == length
+        except OSError:
+            return False
+
+    def _announce(self, offset: int, length: int) -> None:
+        if offset + length > self._announced and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, offset, AHEAD, os.POSIX_FADV_WILLNEED)
+            self._announced = offset + AHEAD
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -323,6 +343,9 @@ class _RemoteShard:
         data = b"".join(self._chunk(number) for number in range(first, last + 1))
         at = offset - first * REMOTE_CHUNK
         return data[at : at + length]
+
+    def land(self, pieces: list[memoryview], offset: int) -> bool:
+        return False  # bytes come in chunks of many samples
 
     def _chunk(self, number: int) -> bytes:
         chunk = self._chunks.get(number)

@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from wds_tools.draws import Purpose, draws, make_key
 from wds_tools.errors import TarError
 from wds_tools.format import tar
 from wds_tools.records import Member
-from wds_tools.stream.draws import Purpose, draws, make_key
 from wds_tools.stream.reader import SampleDict
 from wds_tools.stream.shards import MAX_FIELD, Shards
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from wds_tools.stream.draws import uniform
+from wds_tools.draws import uniform
 
 
 def window_order(

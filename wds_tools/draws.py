@@ -30,6 +30,7 @@ class Purpose(enum.IntEnum):
     SHARDS = 1
     WINDOW = 2
     SAMPLE = 3
+    JITTER = 4
 
 
 def make_key(*words: int) -> int:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wds_tools.stream.draws import draws, make_key, sample_rng_seed, uniform
+from wds_tools.draws import draws, make_key, sample_rng_seed, uniform
 
 
 def test_draws_are_splitmix64() -> None:

@@ -1,0 +1,146 @@
+"""Image bytes → the pixels of a box: decode no more than the box needs.
+
+For a JPEG, in order of gain: the bytes are cut down to the box before anything is decoded (`tiles.crop`), and where the
+box is to shrink to half or less, the decoder scales by 1/2, 1/4 or 1/8 on the way: whole factors of its 8x8 blocks,
+other ones are slower than none. Whatever cannot be done that way is decoded whole by `codec`, which has the last word.
+
+Boxes are in pixels of the upright image, so an image that is stored turned is cut where it lies and turned then.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import simplejpeg
+
+from wds_tools.errors import DecodeError
+from wds_tools.image import codec, jpeg, tiles
+from wds_tools.image.resize import Box
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FACTORS = (8, 4, 2)
+# The margin that chroma upsampling wants on each side of a box, in pixels of the scaled picture.
+MARGIN = 2
+
+
+class Region(NamedTuple):
+    """Pixels, uint8 (height, width, 3), each ``factor`` pixels of the image wide; the first begins at (left, top)."""
+
+    pixels: NDArray[np.uint8]
+    left: float
+    top: float
+    factor: int
+
+
+class Picture(Protocol):
+    """An image that is open: its upright size is known, its pixels are decoded when asked for."""
+
+    width: int
+    height: int
+
+    def region(self, box: Box, factor: int = 1) -> Region:
+        """At least the pixels of the box, scaled down by ``factor`` or less; `DecodeError` if they do not decode."""
+
+
+def open_picture(data: bytes | memoryview, max_pixels: int = codec.MAX_PIXELS) -> Picture:
+    """The image in these bytes; `DecodeError` for what is no whole image, or one above the pixel limit."""
+    data, kind = codec.whole(data)
+    if kind == "npy":
+        return Pixels(codec.array_pixels(data, max_pixels))
+    if kind == "jpg":
+        try:
+            header = jpeg.parse(data)
+        except DecodeError:
+            return Pixels(codec.decode(data, max_pixels))  # Pillow may know better, or say what is wrong
+        codec.limit((header.width, header.height), max_pixels)
+        if len(header.components) in (1, 3) and header.precision == 8:
+            return Jpeg(data, header, max_pixels)
+    return Pixels(codec.decode(data, max_pixels))
+
+
+class Pixels:
+    """A picture that is decoded already."""
+
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self._pixels = pixels
+        self.height, self.width = pixels.shape[:2]
+
+    def region(self, box: Box, factor: int = 1) -> Region:
+        return Region(self._pixels, 0, 0, 1)
+
+
+class Jpeg:
+    """A JPEG of which nothing but the header was looked at."""
+
+    def __init__(self, data: bytes, header: jpeg.Header, max_pixels: int) -> None:
+        self._data = data
+        self._max_pixels = max_pixels
+        self._stored = header.width, header.height
+        self._orientation = codec.jpeg_orientation(data) if header.exif else 1
+        self.width, self.height = self._stored[::-1] if self._orientation >= 5 else self._stored
+
+    def region(self, box: Box, factor: int = 1) -> Region:
+        stored = _turned_box(box, self._orientation, *self._stored)
+        margin = MARGIN * factor if factor > 1 else 0
+        left, top = max(0, math.floor(stored.left) - margin), max(0, math.floor(stored.top) - margin)
+        right = min(self._stored[0], math.ceil(stored.right) + margin)
+        bottom = min(self._stored[1], math.ceil(stored.bottom) + margin)
+        try:
+            data, x, y = tiles.crop(self._data, left, top, right - left, bottom - top)
+        except DecodeError:  # no JPEG that can be cut
+            data, x, y = self._data, left, top
+        try:
+            pixels = _decode(data, factor)
+        except ValueError:  # of libjpeg's warnings too
+            return Region(codec.decode(self._data, self._max_pixels), 0, 0, 1)
+        height, width = pixels.shape[:2]
+        covered = Box(left - x, top - y, left - x + width * factor, top - y + height * factor)
+        if self._orientation == 1:
+            return Region(pixels, covered.left, covered.top, factor)
+        upright = _upright_box(covered, self._orientation, *self._stored)
+        return Region(_turned(pixels, self._orientation), upright.left, upright.top, factor)
+
+
+def _decode(data: bytes, factor: int) -> NDArray[np.uint8]:
+    least = {}
+    if factor > 1:
+        height, width = simplejpeg.decode_jpeg_header(data)[:2]
+        least = {"min_height": -(-height // factor), "min_width": -(-width // factor), "min_factor": factor}
+    pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", **least)
+    return pixels
+
+
+def _turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Stored pixels put upright, as a view."""
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    across, down = orientation in (2, 3, 6, 7), orientation in (3, 4, 7, 8)
+    return pixels[:: -1 if down else 1, :: -1 if across else 1]
+
+
+def _upright_box(box: Box, orientation: int, width: int, height: int) -> Box:
+    """Where a box of the stored picture, which is ``width`` x ``height``, lies when it is upright."""
+    left, top, right, bottom = box
+    if orientation >= 5:
+        left, top, right, bottom, width, height = top, left, bottom, right, height, width
+    if orientation in (2, 3, 6, 7):
+        left, right = width - right, width - left
+    if orientation in (3, 4, 7, 8):
+        top, bottom = height - bottom, height - top
+    return Box(left, top, right, bottom)
+
+
+def _turned_box(box: Box, orientation: int, width: int, height: int) -> Box:
+    """Where a box of the upright picture lies in the stored one, which is ``width`` x ``height``."""
+    left, top, right, bottom = box
+    if orientation >= 5:
+        width, height = height, width
+    if orientation in (2, 3, 6, 7):
+        left, right = width - right, width - left
+    if orientation in (3, 4, 7, 8):
+        top, bottom = height - bottom, height - top
+    return Box(top, left, bottom, right) if orientation >= 5 else Box(left, top, right, bottom)
