@@ -44,6 +44,7 @@ _ROOMS = {
     "ShardLoader": "stream.loader",
     "convert_tree": "convert.run",
     "index_shards": "tools.indexing",
+    "transforms": "image",
     "verify_dataset": "tools.verify",
     **dict.fromkeys(
         (
@@ -101,11 +102,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "transforms":
-        return importlib.import_module("wds_tools.image.transforms")
     room = _ROOMS.get(name)
     if room is None:
         raise AttributeError(f"module 'wds_tools' has no attribute {name!r}")
+    if name == "transforms":  # a room itself
+        return importlib.import_module(f"wds_tools.{room}.{name}")
     return getattr(importlib.import_module(f"wds_tools.{room}"), name)
 
 

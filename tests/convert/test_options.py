@@ -136,7 +136,8 @@ def test_options_tell_whether_image_bytes_may_change(changes, transcodes):
 
 def test_settings_hold_every_option_but_the_names():
     names = {option.name for option in dataclasses.fields(ConvertOptions)}
-    assert set(ConvertOptions(split="val", classes=("a",)).settings()) == names - {"split", "classes"}
+    assert set(ConvertOptions(split="val", classes=("a",), tile=True).settings()) == names - {"split", "classes"}
+    assert set(ConvertOptions().settings()) == names - {"split", "classes", "tile"}  # as before there were tiles
 
 
 def test_options_do_not_change_once_made():
