@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from wds_tools.cli.show import count_text, print_json, progress, size_text
+from wds_tools.tools.verdict import rate_text, workers_text
 
 if TYPE_CHECKING:
     from wds_tools.tools.bench import BenchReport
@@ -67,8 +68,6 @@ def measure(
 
 
 def _show(report: BenchReport) -> None:
-    from wds_tools.tools.verdict import rate_text, workers_text
-
     measured, verdict, options = report.measured, report.verdict, report.options
     click.echo(
         f"{report.place}: {count_text(report.samples, 'sample')} in {count_text(report.shards, 'shard')}, "

@@ -300,15 +300,22 @@ def _target(measured: Measured, bottleneck: Bottleneck, rate: float) -> Target:
             rate, True, fewest, f"{wanted} samples/s are reached with {workers_text(fewest)} ({rate_text(reached)})"
         )
     misses = f"{wanted} samples/s are not reached: {rate_text(best.rate)} with {workers_text(best.workers)}"
+    reads = bottleneck in ("disk", "network")
+    # Those that compute share the cores; those that wait are as many as there are.
+    busy = max(best.workers if reads else min(best.workers, measured.cores), 1)
+    needed = math.ceil(rate * busy / best.rate)
+    most = max(load.workers for load in measured.loads)
     if bottleneck == "main process":
         return Target(rate, False, None, f"{misses}, and more workers do not help")
-    fewest_tried = min((load for load in measured.loads if load.workers), default=best, key=lambda load: load.workers)
-    needed = math.ceil(rate * max(fewest_tried.workers, 1) / fewest_tried.rate)
     if measured.main_limit is not None and rate > measured.main_limit:
-        return Target(
-            rate, False, None, f"{misses}, and the main process takes {rate_text(measured.main_limit)} at most"
-        )
-    if bottleneck in ("disk", "network") and not measured.still_rising:
-        return Target(rate, False, None, f"{misses}, and the {bottleneck} must give more before workers help")
-    cores = f"with a core each; this process has {measured.cores}" if needed > measured.cores else "by these figures"
-    return Target(rate, False, needed, f"{misses}; it takes about {workers_text(needed)} {cores}")
+        limit = rate_text(measured.main_limit)
+        return Target(rate, False, None, f"{misses}, and the main process takes {limit} at most")
+    if not measured.still_rising and (reads or needed <= most):
+        return Target(rate, False, None, f"{misses}, and up to {most} were no faster: something else must change first")
+    if reads:
+        condition = f", if the {bottleneck} gives each of them as much"
+    elif needed > measured.cores:
+        condition = f" with a core each, and this process has {measured.cores}"
+    else:
+        condition = ", by these figures"
+    return Target(rate, False, needed, f"{misses}; it would take about {workers_text(needed)}{condition}")

@@ -1,0 +1,54 @@
+"""What the kernel holds of a file, as far as it tells."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import needs
+from wds_tools.tools import page_cache
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A file that is on the disk, where a file system has one, so that its pages may be dropped."""
+    made = tmp_path / "file"
+    with open(made, "wb") as file:
+        file.write(os.urandom(4 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+    if page_cache.cached_share([os.fspath(made)]) is None:
+        needs._missing("the file system of the temporary folder does not say what is cached")
+    return os.fspath(made)
+
+
+def test_a_file_that_was_read_is_cached_and_one_that_was_dropped_is_not(path: str) -> None:
+    Path(path).read_bytes()
+    assert page_cache.cached_share([path]) == 1
+    page_cache.drop([path])
+    left = page_cache.cached_share([path])
+    if left == 1:
+        needs._missing("the file system of the temporary folder keeps all in memory")
+    assert left is not None
+    assert left < 0.5
+    Path(path).read_bytes()
+    assert page_cache.cached_share([path]) == 1
+
+
+def test_a_file_that_is_asked_for_is_fetched(path: str) -> None:
+    page_cache.drop([path])
+    page_cache.fetch([path])
+    Path(path).read_bytes()  # waits for it
+    assert page_cache.cached_share([path]) == 1
+
+
+def test_what_cannot_be_told_is_none_and_no_error(tmp_path: Path) -> None:
+    missing, empty = os.fspath(tmp_path / "missing"), tmp_path / "empty"
+    empty.write_bytes(b"")
+    assert page_cache.cached_share([missing]) is None
+    assert page_cache.cached_share([os.fspath(empty)]) is None
+    assert page_cache.cached_share([]) is None
+    page_cache.drop([missing])
+    page_cache.fetch([missing])
