@@ -116,6 +116,10 @@ def test_what_cannot_be_measured_is_said_in_one_sentence(
 def test_fault_43_an_interrupt_ends_workers_with_130_and_no_trace(texts: Path) -> None:
     with Command("bench", texts, "--seconds", "60", "--workers", "2") as command:
         assert command.until(lambda: len(command.workers()) == 2)
+        for worker in command.workers():  # else one that has just begun would print a trace, now and then
+            blocked = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{worker}/status").read_text())
+            assert blocked
+            assert int(blocked[1], 16) >> (signal.SIGINT - 1) & 1
         command.signal(signal.SIGINT, everyone=True)
         said = command.finish()
     assert (said.code, said.out) == (130, "")

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 
 PROBES = 8  # places of a file that are looked at
+_PAGE = 4096
 
 
 def cached_share(paths: Iterable[str]) -> float | None:
@@ -29,7 +30,9 @@ def _probe(path: str) -> list[bool | None]:
         return [None]
     try:
         size = os.fstat(fd).st_size
-        return [_is_cached(fd, size * (2 * number + 1) // (2 * PROBES)) for number in range(PROBES)] if size else []
+        places = {size * (2 * number + 1) // (2 * PROBES) // _PAGE for number in range(PROBES)} if size else set()
+        # Backwards: a kernel may begin to read what lies behind the place that it was asked for.
+        return [_is_cached(fd, place * _PAGE) for place in sorted(places, reverse=True)]
     finally:
         os.close(fd)
 

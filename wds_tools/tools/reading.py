@@ -25,6 +25,7 @@ Note = Callable[[int, int], None]
 
 READ_SHARDS = 4
 PROBED_SHARDS = 32
+COLD = 0.1  # of the files in memory, at most: they are read from the disk
 KEPT_SAMPLES = 512
 KEPT_BYTES = 256 << 20
 _STEP = 64  # samples between two notes
@@ -90,7 +91,7 @@ def _source(cached: float | None) -> Source:
         return "disk or page cache"
     if cached >= CACHED:
         return "page cache"
-    return "disk" if cached <= 1 - CACHED else "disk and page cache"
+    return "disk" if cached <= COLD else "disk and page cache"
 
 
 def _read(
