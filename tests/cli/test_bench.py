@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import images, streams
-from tests.support.commands import call, run
+from tests.support.commands import call, run, run_python
 from tests.support.processes import Command
 
 QUICK = ("--seconds", "0.05", "--batch-size", "4", "--image-size", "16")
@@ -71,6 +71,16 @@ def test_without_images_there_is_nothing_to_decode(texts: Path) -> None:
     assert "no image field, so nothing to decode" in said.out
     assert "samples/s" in said.out.splitlines()[4]
     assert "RandomResizedCrop" not in said.out
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
+def test_more_workers_than_cores_are_tried_without_a_word(photos: Path) -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);from wds_tools.cli.main import main; main()"
+    )
+    said = run_python("-c", code, "bench", photos, *QUICK, "--workers", "2")
+    assert (said.code, said.err) == (0, "")
+    assert "1 core to use" in said.out
 
 
 def test_several_shards_and_a_server_may_be_named(photos: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 from tests.support import needs
 from wds_tools.tools import page_cache
 
+TRIES = 100  # pages that something else looks at just now stay
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
@@ -19,13 +21,14 @@ def path(tmp_path: Path) -> str:
         file.write(os.urandom(4 << 20))
         file.flush()
         os.fsync(file.fileno())
-        try:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            os.preadv(file.fileno(), [bytearray(1)], 3 << 20, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return made
-        except (AttributeError, OSError) as error:
-            needs._missing(f"what is cached cannot be told here ({error})")
+        for _ in range(TRIES):
+            try:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                os.preadv(file.fileno(), [bytearray(1)], 3 << 20, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return made
+            except (AttributeError, OSError) as error:
+                needs._missing(f"what is cached cannot be told here ({error})")
     needs._missing("the file system of the temporary folder keeps all in memory")
     raise AssertionError
 
@@ -33,10 +36,12 @@ def path(tmp_path: Path) -> str:
 def test_a_file_that_was_read_is_cached_and_one_that_was_dropped_is_not(path: str) -> None:
     Path(path).read_bytes()
     assert page_cache.cached_share([path]) == 1
-    page_cache.drop([path])
-    left = page_cache.cached_share([path])
-    assert left is not None
-    assert left < 0.5
+    for _ in range(TRIES):
+        page_cache.drop([path])
+        left = page_cache.cached_share([path])
+        if left == 0:
+            break
+    assert left == 0
     Path(path).read_bytes()
     assert page_cache.cached_share([path]) == 1
 

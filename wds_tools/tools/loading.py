@@ -30,13 +30,12 @@ def measure_loading(
 
     `FormatError` where all samples are bad.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")  # to see what that does is the point
+    with _no_warning():
         loader = ShardLoader(dataset, batch_size, workers, rank=0, world_size=1)
     clock = _Clock(seconds)
     seen = 0
     while not clock.over:
-        with _no_interrupts():
+        with _no_interrupts(), _no_warning():
             batches: Any = iter(loader)  # starts the workers
         with contextlib.closing(batches):
             seen += _load(batches, len(loader), workers, clock, note)
@@ -88,6 +87,14 @@ def _load(batches: Iterator[Any], length: int, workers: int, clock: _Clock, note
         if clock.over:
             break
     return seen
+
+
+@contextlib.contextmanager
+def _no_warning() -> Iterator[None]:
+    """More workers than cores are tried to see what they do; DataLoader need not warn of them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
 
 
 @contextlib.contextmanager
