@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-WIDTH, LABELS, VALUES, BAR, GAP, HEAD = 720, 232, 150, 20, 7, 34
+WIDTH, LABELS, VALUES, BAR, GAP, HEAD = 760, 270, 150, 20, 7, 34
 # Each has a contrast of 4 or more with white and with near black.
 TEXT, OURS, PEER, BOUND = "#767f89", "#1f7ae0", "#868e97", "#b8761d"
 FILLS = {"ours": OURS, "peer": PEER, "bound": BOUND}

@@ -15,6 +15,7 @@ import simplejpeg
 from turn import BATCH, SIZE, WORKERS, take_turns
 
 from wds_tools import ShardDataset
+from wds_tools.errors import WdsToolsError
 from wds_tools.image import tiles
 
 
@@ -36,7 +37,10 @@ def cropped(folder: str) -> Iterator[tuple[bytes, int]]:
         height, width, *_ = simplejpeg.decode_jpeg_header(sample["jpg"])
         x, y, w, h = box(width, height, draw)
         scale = max(scale for scale in (1, 2, 4, 8) if scale == 1 or min(w, h) >= scale * SIZE)
-        yield tiles.crop(sample["jpg"], x, y, w, h)[0], scale
+        try:
+            yield tiles.crop(sample["jpg"], x, y, w, h)[0], scale
+        except WdsToolsError:  # no baseline JPEG: there is no less to decode
+            yield sample["jpg"], scale
 
 
 streams = list(cropped(sys.argv[1]))
