@@ -25,6 +25,7 @@ import os
 import platform
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -281,13 +282,21 @@ def measure(case: Case, sides: Sequence[Side], material: Material, rounds: int) 
 def rates(case: Case, results: Mapping[str, Result]) -> str:
     """A table: images per second, and how many times as fast each of our sides is."""
     own = [side for side in case.sides if side.kind == "ours" and side.name in results]
-    rows = [["side", "images/s (median)", "slowest to fastest", *(f"{side.name} / this" for side in own)]]
+    rows = [
+        [
+            "side",
+            "images/s (median)",
+            "slowest to fastest",
+            "processor ms an image",
+            *(f"{side.name} / this" for side in own),
+        ]
+    ]
     for side in case.sides:
         result = results.get(side.name)
         if result is None:
             continue
         if result.median is None:
-            rows.append([side.title, f"could not be run: {result.fault}".replace("|", "/"), "", *("" for _ in own)])
+            rows.append([side.title, f"could not be run: {result.fault}".replace("|", "/"), "", "", *("" for _ in own)])
             continue
         ratios = (_ratio(results, one.name, side.name) for one in own)
         rows.append(
@@ -295,6 +304,7 @@ def rates(case: Case, results: Mapping[str, Result]) -> str:
                 f"{side.title} ({side.name})" if side.kind == "ours" else side.title,
                 f"{result.median:,.0f}",
                 f"{min(result.rates):,.0f} to {max(result.rates):,.0f}",
+                f"{statistics.median(result.costs):.2f}" if result.costs else "",
                 *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
             ]
         )

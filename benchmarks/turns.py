@@ -1,13 +1,15 @@
 """Peers that take turns: processes that stay, each making one pass over its data when it is its turn.
 
 Each peer starts, compiles and warms up once. Then come rounds: in every round each makes one pass while the others
-wait, so that drifts of the machine meet them all. What a peer says is described in peers/turn.py. A peer that fails, falls
+wait, so that drifts of the machine meet them all. Processor time is that of all of a peer's processes, which says who does
+less work even where others use the machine. What a peer says is described in peers/turn.py. A peer that fails, falls
 silent or delivers something else than the rest is out, with its reason, and the rest go on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import select
@@ -22,16 +24,17 @@ from typing import Any
 
 from benchmarks.peers.environments import ROOT, PeerError, last_line
 
-WARM_SECONDS, TURN_SECONDS = 240, 60
+WARM_SECONDS, TURN_SECONDS = 240, 120
 # By so many grey levels may the mean of all pixels differ, where crops are random.
 ALIKE = 4.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a side: rates in images per second, a pass each, or why there are none."""
+    """What became of a side: a pass each, images per second and processor milliseconds an image; or why there are none."""
 
     rates: Sequence[float] = ()
+    costs: Sequence[float] = ()
     fault: str | None = None
 
     @property
@@ -47,6 +50,7 @@ class Peer:
     command: Sequence[str] | PeerError
     counts_only: bool = False  # it delivers no pixels to compare
     rates: list[float] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
     fault: str | None = None
     _process: subprocess.Popen[bytes] | None = None
     _messages: Any = None
@@ -75,15 +79,22 @@ class Peer:
         with contextlib.suppress(BrokenPipeError):  # what ended it is found where its answer is awaited
             self._process.stdin.write(b"\n")
             self._process.stdin.flush()
+        group = self._process.pid
+        if self._guarded(TURN_SECONDS) is None:
+            return
+        before = processor_seconds(group)
         answer = self._guarded(TURN_SECONDS)
         if answer is not None:
             self.rates.append(answer["images"] / answer["seconds"])
+            if before is not None:
+                self.costs.append(1000 * ((processor_seconds(group) or before) - before) / answer["images"])
 
     def drop(self, fault: str | None) -> None:
         """End its processes; with a fault it is out."""
         self.fault = fault
         if fault is not None:
             self.rates.clear()
+            self.costs.clear()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -123,6 +134,20 @@ class Peer:
         return line
 
 
+def processor_seconds(group: int) -> float | None:
+    """What the living processes of a group have used so far; None where the system does not tell."""
+    total = None
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path) as file:
+                words = file.read().rpartition(")")[2].split()
+        except OSError:  # gone meanwhile
+            continue
+        if int(words[2]) == group:
+            total = (total or 0.0) + (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
 def take_turns(peers: Sequence[Peer], images: int, rounds: int) -> dict[str, Result]:
     """Warm all peers up, check that they deliver the same, and run ``rounds``; what became of each."""
     try:
@@ -136,7 +161,7 @@ def take_turns(peers: Sequence[Peer], images: int, rounds: int) -> dict[str, Res
     finally:
         for peer in peers:
             peer.drop(peer.fault)
-    return {peer.name: Result(tuple(peer.rates), peer.fault) for peer in peers}
+    return {peer.name: Result(tuple(peer.rates), tuple(peer.costs), peer.fault) for peer in peers}
 
 
 def _drop_others(peers: Sequence[Peer], delivered: dict[str, dict[str, Any]], images: int) -> None:

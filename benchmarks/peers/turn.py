@@ -3,7 +3,8 @@
 A peer's script hands `take_turns` a function that gives the batches of one pass. What it says, a line of JSON each:
 
     {"images": N, "shape": [3, 224, 224], "dtype": "uint8", "mean": M}   of the pass that warms up: what it delivers
-    {"images": N, "seconds": S}                                         of every pass that follows a line on its input
+    {"begun": true}                                                     when a pass begins, after a line on its input
+    {"images": N, "seconds": S}                                         when the pass is over
 
 Starting, compiling and warming up are in no pass. The batches of a timed pass are taken and dropped. By hand,
 ``echo | python SCRIPT …`` makes one pass. Needs no more than numpy: it runs in every peer's environment.
@@ -43,6 +44,7 @@ def take_turns(one_pass: Callable[[], Iterable[Any]], settle: Callable[[], objec
     )
     for _ in sys.stdin:
         settle()
+        print(json.dumps({"begun": True}), file=answers, flush=True)
         started = time.perf_counter()
         images = sum(len(batch) for batch in one_pass())
         seconds = time.perf_counter() - started
