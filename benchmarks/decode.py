@@ -278,7 +278,7 @@ def main() -> None:
     counts = Counts(photos=384, large=16, arrays=1536) if arguments.quick else Counts()
     material = Material(arguments.scratch, arguments.source, arguments.peers, counts)
     found: dict[str, Mapping[str, Result]] = {}
-    parts = [machine() + "."]
+    parts = [f"{machine()}; photographs {'given' if arguments.source else 'made up'}."]
     for case in CASES:
         sides = [s for s in case.sides if not arguments.only or {case.name, s.name} & set(arguments.only)]
         if not sides:
