@@ -55,6 +55,7 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	@$(BIN)/python benchmarks/convert.py
 	@$(BIN)/python benchmarks/read.py
+	@$(BIN)/python benchmarks/decode.py
 
 clean:
 	rm -rf build dist $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
