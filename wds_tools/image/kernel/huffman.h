@@ -1,0 +1,66 @@
+/* Huffman tables, T.81 annexes C and K.2: for reading, for writing, best for given counts.
+ *
+ * Codes are read by a look at the next LOOK bits. Two tables answer: `symbol` one symbol at a time, and for AC codes `skip` as
+ * many as can be seen at once when their values do not matter: where a coefficient's code lies whole within the look,
+ * the length of its value is known, and the next code begins behind it.
+ */
+#ifndef WDS_HUFFMAN_H
+#define WDS_HUFFMAN_H
+
+#include "bits.h"
+#include "jpeg.h"
+
+enum { LOOK = 10, DC_CATEGORIES = 12, NO_SYMBOL = 256 };
+
+/* An entry of `skip`: `bits` to pass; `advance` by as many coefficients, unless less than `needs` are left. */
+typedef struct {
+    uint8_t bits, needs, advance;
+} skip_entry;
+
+typedef struct {
+    uint8_t counts[17]; /* of codes of 1 to 16 bits */
+    uint8_t symbols[256];
+    unsigned total;
+    uint16_t symbol[1 << LOOK]; /* length << 8 | symbol; 0 where the code is longer, or is none */
+    int32_t last[18];           /* the last code of a length, -1 where there is none */
+    int32_t offset[17];         /* symbols[code + offset[length]] */
+    skip_entry skip[1 << LOOK];
+} huffman_decoder;
+
+typedef struct {
+    uint8_t counts[17];
+    uint8_t symbols[256];
+    unsigned total;
+    uint16_t code[256];
+    uint8_t length[256]; /* 0: the symbol has no code */
+} huffman_encoder;
+
+/* From a DHT segment's 16 counts and symbols; false when there can be no such table. */
+bool huffman_decoder_open(huffman_decoder *table, const uint8_t *spec);
+void huffman_decoder_skips(huffman_decoder *table);
+
+bool huffman_encoder_open(huffman_encoder *table, const uint8_t *spec);
+
+/* The shortest codes of at most 16 bits for symbols that occur so often. */
+void huffman_encoder_best(huffman_encoder *table, const uint64_t *frequency);
+
+/* A code for one more symbol, behind the codes that are there, which stay as they are; false when there is no room. */
+bool huffman_encoder_extend(huffman_encoder *table, uint8_t symbol);
+
+/* Appends the table as a DHT segment's content: class and place, counts, symbols. */
+void huffman_encoder_write(const huffman_encoder *table, uint8_t place, buffer *out);
+
+unsigned huffman_read_long(const huffman_decoder *table, bit_reader *in);
+
+/* The next symbol, or NO_SYMBOL; takes at most 16 of the bits that are held. */
+static ALWAYS_INLINE unsigned huffman_read(const huffman_decoder *table, bit_reader *in)
+{
+    unsigned found = table->symbol[bits_peek(in, LOOK)];
+    if (LIKELY(found)) {
+        bits_skip(in, found >> 8);
+        return found & 255;
+    }
+    return huffman_read_long(table, in);
+}
+
+#endif
