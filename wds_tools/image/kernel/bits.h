@@ -1,7 +1,8 @@
 /* Reading and writing bits, most significant first.
  *
  * The reader works on bytes from which the stuffed zeros are gone. Behind their end it reads zeros for ever: whoever
- * reads asks `bits_overrun` from time to time. The writer stuffs.
+ * reads asks `bits_overrun` from time to time. The writer gathers bytes that still have to be stuffed; both are free of
+ * branches that a processor cannot foresee.
  */
 #ifndef WDS_BITS_H
 #define WDS_BITS_H
@@ -48,12 +49,6 @@ static ALWAYS_INLINE void bits_fill(bit_reader *in)
     in->count |= 56;
 }
 
-static ALWAYS_INLINE void bits_need(bit_reader *in, unsigned count)
-{
-    if (in->count < count)
-        bits_fill(in);
-}
-
 static ALWAYS_INLINE void bits_skip(bit_reader *in, unsigned count)
 {
     in->held <<= count;
@@ -89,76 +84,86 @@ static ALWAYS_INLINE bool bits_overrun(const bit_reader *in)
     return bits_position(in) > in->size * 8;
 }
 
+enum { WRITER_SLACK = 16 }; /* bytes to make room for beyond those that are written */
+
 typedef struct {
-    buffer *out;
-    uint64_t held;  /* right-aligned */
-    unsigned count; /* less than 32 between calls */
+    buffer raw;
+    uint64_t held; /* left-aligned */
+    unsigned count; /* less than 8 between calls */
 } bit_writer;
 
-static ALWAYS_INLINE void bits_flush_word(bit_writer *to, uint32_t word)
+static ALWAYS_INLINE void store_big_endian(uint8_t *at, uint64_t word)
 {
-    buffer *out = to->out;
-    if (out->room - out->size < 8 && !buffer_reserve(out, 64))
-        return;
-    uint8_t *at = out->bytes + out->size;
-    uint32_t inverse = ~word;
-    if (LIKELY(!((inverse - 0x01010101u) & word & 0x80808080u))) { /* no byte is FF */
-        at[0] = (uint8_t)(word >> 24);
-        at[1] = (uint8_t)(word >> 16);
-        at[2] = (uint8_t)(word >> 8);
-        at[3] = (uint8_t)word;
-        out->size += 4;
-        return;
-    }
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        uint8_t byte = (uint8_t)(word >> shift);
-        out->bytes[out->size++] = byte;
-        if (byte == 0xFF)
-            out->bytes[out->size++] = 0;
-    }
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    word = __builtin_bswap64(word);
+    memcpy(at, &word, 8);
+#else
+    for (int i = 7; i >= 0; i--, word >>= 8)
+        at[i] = (uint8_t)word;
+#endif
 }
 
-/* Appends the lowest `count` bits of `value`, 0 to 32; no other bit of it may be set. */
+static ALWAYS_INLINE bool bits_room(bit_writer *to, size_t bytes)
+{
+    return LIKELY(to->raw.room - to->raw.size >= bytes + WRITER_SLACK) || buffer_reserve(&to->raw, bytes + WRITER_SLACK);
+}
+
+/* Appends the lowest `count` bits of `value`, 0 to 32, for which there must be room; no other bit of it may be set. */
 static ALWAYS_INLINE void bits_put(bit_writer *to, uint32_t value, unsigned count)
 {
-    to->held = to->held << count | value;
     to->count += count;
-    if (to->count >= 32) {
-        to->count -= 32;
-        bits_flush_word(to, (uint32_t)(to->held >> to->count));
+    to->held |= (uint64_t)value << (64 - to->count);
+    store_big_endian(to->raw.bytes + to->raw.size, to->held);
+    to->raw.size += to->count >> 3;
+    to->held <<= to->count & ~7u;
+    to->count &= 7;
+}
+
+/* Appends bytes with a zero behind each FF. */
+static inline void stuff(const uint8_t *bytes, size_t size, buffer *out)
+{
+    if (!buffer_reserve(out, size + size / 64 + 64))
+        return;
+    for (const uint8_t *end = bytes + size, *found; bytes < end; bytes = found) {
+        found = memchr(bytes, 0xFF, (size_t)(end - bytes));
+        found = found ? found + 1 : end;
+        buffer_append(out, bytes, (size_t)(found - bytes));
+        if (found[-1] == 0xFF)
+            buffer_append_byte(out, 0);
     }
 }
 
-/* Fills the last byte with ones, as the standard asks before a marker. */
-static inline void bits_finish(bit_writer *to)
+/* Moves what was written to `out`; the last byte is filled with ones, as the standard asks before a marker. */
+static inline void bits_finish(bit_writer *to, buffer *out)
 {
-    unsigned padding = (8 - to->count % 8) % 8;
-    bits_put(to, (1u << padding) - 1, padding);
-    while (to->count) {
-        to->count -= 8;
-        uint8_t byte = (uint8_t)(to->held >> to->count);
-        buffer_append_byte(to->out, byte);
-        if (byte == 0xFF)
-            buffer_append_byte(to->out, 0);
-    }
+    if (to->count && bits_room(to, 1))
+        bits_put(to, 0xFFu >> to->count, 8 - to->count);
+    stuff(to->raw.bytes, to->raw.size, out);
+    if (to->raw.failed)
+        out->failed = true;
+    to->raw.size = to->count = 0;
     to->held = 0;
 }
 
 /* Appends the bits from one position of `bytes` to another; READER_PADDING as for a reader. */
-static inline void bits_copy(bit_writer *to, const uint8_t *bytes, size_t size, size_t from, size_t until)
+static inline bool bits_copy(bit_writer *to, const uint8_t *bytes, size_t size, size_t from, size_t until)
 {
+    if (!bits_room(to, (until - from) / 8 + 1))
+        return false;
     bit_reader in;
+    bit_writer writer = *to;
     bits_open(&in, bytes, size, from);
     for (; until - from >= 32; from += 32) {
-        bits_need(&in, 32);
-        bits_put(to, bits_peek(&in, 32), 32);
+        bits_fill(&in);
+        bits_put(&writer, bits_peek(&in, 32), 32);
         bits_skip(&in, 32);
     }
     if (until > from) {
-        unsigned rest = (unsigned)(until - from);
-        bits_need(&in, 32);
-        bits_put(to, bits_peek(&in, rest), rest);
+        bits_fill(&in);
+        bits_put(&writer, bits_peek(&in, (unsigned)(until - from)), (unsigned)(until - from));
     }
+    *to = writer;
+    return true;
 }
 
 #endif

@@ -125,6 +125,8 @@ static verdict put_difference(recoder *into, unsigned table, int32_t difference)
             return BAD_DC;
         into->extended[table] = true;
     }
+    if (!bits_room(&into->to, 8))
+        return NO_MEMORY;
     bits_put(&into->to, codes->code[category], codes->length[category]);
     bits_put(&into->to, difference_bits(difference, category), category);
     return FINE;
@@ -143,15 +145,15 @@ static verdict copy_run(walker *walk, uint64_t end, recoder *into)
     if (said != FINE)
         return said;
     for (unsigned c = 0; c < image->components; c++) {
-        bits_copy(&into->to, bytes, size, at, found.start[c]);
+        if (!bits_copy(&into->to, bytes, size, at, found.start[c]))
+            return NO_MEMORY;
         said = put_difference(into, image->component[c].dc_table, found.value[c] - into->dc[c]);
         if (said != FINE)
             return said;
         at = found.end[c];
         into->dc[c] = walk->dc[c];
     }
-    bits_copy(&into->to, bytes, size, at, bits_position(&walk->in));
-    return FINE;
+    return bits_copy(&into->to, bytes, size, at, bits_position(&walk->in)) ? FINE : NO_MEMORY;
 }
 
 static verdict copy_rows(walker *walk, cells part, recoder *into)
@@ -176,8 +178,7 @@ static verdict copy_rows(walker *walk, cells part, recoder *into)
 static verdict copy_mcus(const jpeg *image, cells part, buffer *out)
 {
     walker walk;
-    buffer scan = {0};
-    recoder into = {.to = {&scan, 0, 0}};
+    recoder into = {0};
     verdict said = walker_open(&walk, image, true);
     for (unsigned c = 0; c < image->components && said == FINE; c++) {
         unsigned t = image->component[c].dc_table;
@@ -186,19 +187,16 @@ static verdict copy_mcus(const jpeg *image, cells part, buffer *out)
     }
     if (said == FINE)
         said = copy_rows(&walk, part, &into);
-    walker_close(&walk);
     if (said == FINE) {
-        bits_finish(&into.to);
         for (unsigned t = 0; t < TABLES; t++)
             if (!into.extended[t])
                 into.tables[t].total = 0;
         write_head(image, part, 0, into.tables, out);
-        buffer_append(out, scan.bytes, scan.size);
+        bits_finish(&into.to, out);
         buffer_append(out, end_of_image, 2);
-        if (scan.failed)
-            said = NO_MEMORY;
     }
-    buffer_free(&scan);
+    walker_close(&walk);
+    buffer_free(&into.to.raw);
     return said;
 }
 

@@ -16,7 +16,7 @@ bool huffman_decoder_open(huffman_decoder *table, const uint8_t *spec)
     if (table->total > 256)
         return false;
     memcpy(table->symbols, spec + 16, table->total);
-    memset(table->symbol, 0, sizeof table->symbol);
+    memset(table->entry, 0, sizeof table->entry);
     uint32_t code = 0;
     unsigned index = 0;
     for (unsigned length = 1; length <= 16; length++, code <<= 1) {
@@ -28,45 +28,40 @@ bool huffman_decoder_open(huffman_decoder *table, const uint8_t *spec)
         for (unsigned i = 0; i < count; i++, code++, index++) {
             if (length > LOOK)
                 continue;
-            uint16_t *at = table->symbol + (code << (LOOK - length));
+            uint32_t *at = table->entry + (code << (LOOK - length)), entry = ENTRY(table->symbols[index], length);
             for (unsigned left = 1u << (LOOK - length); left; left--)
-                *at++ = (uint16_t)(length << 8 | table->symbols[index]);
+                *at++ = entry;
         }
     }
     return true;
 }
 
-unsigned huffman_read_long(const huffman_decoder *table, bit_reader *in)
+uint32_t huffman_search(const huffman_decoder *table, const bit_reader *in)
 {
     for (unsigned length = LOOK + 1; length <= 16; length++) {
         int32_t code = (int32_t)bits_peek(in, length);
-        if (code <= table->last[length]) {
-            bits_skip(in, length);
-            return table->symbols[code + table->offset[length]];
-        }
+        if (code <= table->last[length])
+            return ENTRY(table->symbols[code + table->offset[length]], length);
     }
-    return NO_SYMBOL;
+    return 0;
 }
 
 void huffman_decoder_skips(huffman_decoder *table)
 {
     for (unsigned look = 0; look < 1u << LOOK; look++) {
-        skip_entry entry = {0, 64, 64}; /* more than a block has: read symbol by symbol */
+        skip_entry entry = {0, 0, NOT_SEEN, 0};
         unsigned advance = 0, bits = 0;
         while (bits < LOOK) {
-            unsigned found = table->symbol[look << bits & ((1u << LOOK) - 1)];
-            unsigned length = found >> 8, run = found >> 4 & 15, value = found & 15;
-            if (!found || bits + length > LOOK || (!value && run && run != 15))
-                break;
-            unsigned end = !value && !run;
-            if (advance + run + 1 > 63)
+            uint32_t found = table->entry[look << bits & ((1u << LOOK) - 1)];
+            unsigned length = ENTRY_LENGTH(found), run = found >> 4 & 15, value = found & 15;
+            bool zeros = !value && run == 15, end = !value && !run;
+            if (!found || bits + length > LOOK || value > AC_BITS || (!value && !zeros && !end) || advance + run + 1 > 63)
                 break;
             bits += length + value;
             advance += run + 1;
-            /* A run of 16 zeros must have a coefficient behind it. */
             entry.bits = (uint8_t)bits;
-            entry.needs = (uint8_t)(advance + (!value && run));
-            entry.advance = (uint8_t)(end ? 64 : advance);
+            entry.advance = (uint8_t)advance;
+            entry.needs = (uint8_t)(end ? BLOCK_ENDS : advance + zeros); /* a coefficient must follow the zeros */
             if (end)
                 break;
         }
@@ -126,55 +121,23 @@ bool huffman_encoder_extend(huffman_encoder *table, uint8_t symbol)
     return false;
 }
 
-/* Of equal weights the later symbol: so the made-up one gets the last of the longest codes. */
-static unsigned rarest(const uint64_t *weight, const uint16_t *alive, unsigned count)
+typedef struct {
+    uint64_t weight;
+    int symbol, parent;
+} tree;
+
+static int by_weight(const void *one, const void *other)
 {
-    unsigned best = 0;
-    for (unsigned i = 1; i < count; i++) {
-        uint64_t one = weight[alive[i]], other = weight[alive[best]];
-        if (one < other || (one == other && alive[i] > alive[best]))
-            best = i;
-    }
-    return best;
+    const tree *a = one, *b = other;
+    if (a->weight != b->weight)
+        return a->weight < b->weight ? -1 : 1;
+    return b->symbol - a->symbol; /* so the made-up symbol is the first */
 }
 
-/* Every symbol of the tree lies one deeper; its last symbol. */
-static unsigned deepen(const int16_t *next, unsigned *depth, unsigned symbol)
+/* T.81's figure K.3: codes above 16 bits are shortened in pairs; `counts` are of codes by their length. */
+static void limit_lengths(unsigned *counts, unsigned longest)
 {
-    for (;; symbol = (unsigned)next[symbol]) {
-        depth[symbol]++;
-        if (next[symbol] < 0)
-            return symbol;
-    }
-}
-
-/* The two rarest trees are joined until one is left; a made-up symbol, rarer than all, takes the code of ones only.
- * Then codes above 16 bits are shortened in pairs by T.81's figure K.3. */
-void huffman_encoder_best(huffman_encoder *table, const uint64_t *frequency)
-{
-    uint64_t weight[257];
-    int16_t next[257]; /* a tree is a list of its symbols */
-    unsigned depth[257] = {0}, counts[258] = {0}, count = 0;
-    uint16_t alive[257];
-    for (unsigned i = 0; i < 257; i++) {
-        weight[i] = i < 256 ? frequency[i] : 1;
-        next[i] = -1;
-        if (weight[i])
-            alive[count++] = (uint16_t)i;
-    }
-    while (count > 1) {
-        unsigned at = rarest(weight, alive, count), one = alive[at];
-        alive[at] = alive[--count];
-        at = rarest(weight, alive, count);
-        weight[alive[at]] += weight[one];
-        unsigned last = deepen(next, depth, alive[at]);
-        deepen(next, depth, one);
-        next[last] = (int16_t)one;
-    }
-    for (unsigned i = 0; i < 257; i++)
-        if (depth[i])
-            counts[depth[i]]++;
-    for (unsigned length = 257; length > 16; length--)
+    for (unsigned length = longest; length > 16; length--)
         while (counts[length]) {
             unsigned shorter = length - 2;
             while (!counts[shorter])
@@ -184,19 +147,50 @@ void huffman_encoder_best(huffman_encoder *table, const uint64_t *frequency)
             counts[shorter + 1] += 2;
             counts[shorter]--;
         }
-    unsigned longest = 16;
-    while (longest && !counts[longest])
-        longest--;
-    if (longest)
-        counts[longest]--; /* the made-up symbol's */
+}
+
+/* Huffman's algorithm over sorted weights: trees come to be in the order of their weight, so two queues do. A made-up symbol,
+ * rarer than all, takes the code of ones only. */
+void huffman_encoder_best(huffman_encoder *table, const uint64_t *frequency)
+{
+    tree nodes[2 * 257];
+    unsigned counts[258] = {0}, depth[2 * 257], leaves = 1, longest = 0;
+    nodes[0] = (tree){0, 256, 0};
+    for (int i = 0; i < 256; i++)
+        if (frequency[i])
+            nodes[leaves++] = (tree){frequency[i], i, 0};
+    qsort(nodes, leaves, sizeof *nodes, by_weight);
+    unsigned size = leaves;
+    for (unsigned leaf = 0, joined = leaves; size < 2 * leaves - 1; size++) {
+        uint64_t weight = 0;
+        for (int pair = 0; pair < 2; pair++) {
+            bool take_leaf = leaf < leaves && (joined == size || nodes[leaf].weight <= nodes[joined].weight);
+            tree *least = &nodes[take_leaf ? leaf++ : joined++];
+            least->parent = (int)size;
+            weight += least->weight;
+        }
+        nodes[size] = (tree){weight, 0, 0};
+    }
+    depth[size - 1] = 0;
+    for (unsigned i = size - 1; i-- > 0;) {
+        depth[i] = depth[nodes[i].parent] + 1;
+        if (i < leaves)
+            counts[depth[i]]++;
+    }
+    for (unsigned i = 0; i < leaves; i++)
+        longest = depth[i] > longest ? depth[i] : longest;
+    limit_lengths(counts, longest);
+    unsigned last = longest < 16 ? longest : 16;
+    while (last && !counts[last])
+        last--;
+    if (last)
+        counts[last]--; /* the made-up symbol's */
     table->counts[0] = 0;
     for (unsigned length = 1; length <= 16; length++)
         table->counts[length] = (uint8_t)counts[length];
-    table->total = 0;
-    for (unsigned length = 1; length < 258; length++)
-        for (unsigned i = 0; i < 256; i++)
-            if (depth[i] == length)
-                table->symbols[table->total++] = (uint8_t)i;
+    table->total = leaves - 1;
+    for (unsigned i = 1; i < leaves; i++) /* from the rarest to the most frequent: the longest codes come last */
+        table->symbols[leaves - 1 - i] = (uint8_t)nodes[i].symbol;
     assign_codes(table);
 }
 

@@ -10,18 +10,21 @@
 #include "bits.h"
 #include "jpeg.h"
 
-enum { LOOK = 10, DC_CATEGORIES = 12, NO_SYMBOL = 256 };
+enum { LOOK = 10, DC_CATEGORIES = 12, AC_BITS = 10 };
 
-/* An entry of `skip`: `bits` to pass; `advance` by as many coefficients, unless less than `needs` are left. */
+/* An entry of `skip`: `bits` to pass, `advance` by as many coefficients, valid if `needs` of them are left. Where the
+ * block ends within the look, `needs` is BLOCK_ENDS, and `advance` what must be left for that. */
 typedef struct {
-    uint8_t bits, needs, advance;
+    uint8_t bits, advance, needs, unused;
 } skip_entry;
+
+enum { BLOCK_ENDS = 128, NOT_SEEN = 192 };
 
 typedef struct {
     uint8_t counts[17]; /* of codes of 1 to 16 bits */
     uint8_t symbols[256];
     unsigned total;
-    uint16_t symbol[1 << LOOK]; /* length << 8 | symbol; 0 where the code is longer, or is none */
+    uint32_t entry[1 << LOOK]; /* 0 where the code is longer, or is none */
     int32_t last[18];           /* the last code of a length, -1 where there is none */
     int32_t offset[17];         /* symbols[code + offset[length]] */
     skip_entry skip[1 << LOOK];
@@ -50,17 +53,25 @@ bool huffman_encoder_extend(huffman_encoder *table, uint8_t symbol);
 /* Appends the table as a DHT segment's content: class and place, counts, symbols. */
 void huffman_encoder_write(const huffman_encoder *table, uint8_t place, buffer *out);
 
-unsigned huffman_read_long(const huffman_decoder *table, bit_reader *in);
+/* What a code says: the symbol, the code's length, and that with the bits of the value behind it. */
+#define ENTRY(symbol, length) (((length) + ((symbol) & 15u)) << 16 | (length) << 8 | (symbol))
+#define ENTRY_SYMBOL(entry) ((entry) & 255)
+#define ENTRY_LENGTH(entry) ((entry) >> 8 & 255)
+#define ENTRY_BITS(entry) ((entry) >> 16)
 
-/* The next symbol, or NO_SYMBOL; takes at most 16 of the bits that are held. */
-static ALWAYS_INLINE unsigned huffman_read(const huffman_decoder *table, bit_reader *in)
+uint32_t huffman_search(const huffman_decoder *table, const bit_reader *in);
+
+/* The entry of the next code, of which 16 bits must be held; 0 when there is none. */
+static ALWAYS_INLINE uint32_t huffman_look(const huffman_decoder *table, const bit_reader *in)
 {
-    unsigned found = table->symbol[bits_peek(in, LOOK)];
-    if (LIKELY(found)) {
-        bits_skip(in, found >> 8);
-        return found & 255;
-    }
-    return huffman_read_long(table, in);
+    uint32_t found = table->entry[bits_peek(in, LOOK)];
+    return LIKELY(found) ? found : huffman_search(table, in);
+}
+
+/* The bits behind the code. */
+static ALWAYS_INLINE uint32_t huffman_value(uint32_t entry, const bit_reader *in)
+{
+    return (uint32_t)(in->held << ENTRY_LENGTH(entry) >> 1 >> (63 - (entry & 15)));
 }
 
 #endif

@@ -34,79 +34,107 @@ static unsigned tile_columns(const jpeg *image, unsigned pixels)
     return best ? best : image->columns;
 }
 
+enum { MOST_BLOCK_BYTES = 4 * 64 }; /* 64 codes of 16 bits, each with 11 bits behind it, take less */
+
+/* Reads an AC code behind coefficient `*k`, and counts its symbol, or else writes it; false where the block ends, and
+ * `*k` is then above 64 where it should not have ended there. */
+static ALWAYS_INLINE bool take_code(bit_reader *in, const huffman_decoder *table, uint64_t *counts,
+                                    const huffman_encoder *ac, bit_writer *to, unsigned *k)
+{
+    uint32_t entry = huffman_look(table, in);
+    unsigned symbol = ENTRY_SYMBOL(entry), run = symbol >> 4, length = symbol & 15;
+    if (counts)
+        counts[symbol]++;
+    else
+        bits_put(to, (uint32_t)ac->code[symbol] << length | huffman_value(entry, in), ac->length[symbol] + length);
+    bits_skip(in, ENTRY_BITS(entry));
+    *k += run + 1;
+    if (LIKELY(length && length <= AC_BITS))
+        return *k < 63;
+    if (!symbol && entry)
+        return *k = 63, false;
+    if (symbol != 0xF0 || *k > 62)
+        return *k = 65, false;
+    return true;
+}
+
+/* Two codes, of at most 16 + 10 bits each, are read for one filling of the reader. */
+static ALWAYS_INLINE bool take_block(bit_reader *in, const huffman_decoder *table, uint64_t *counts,
+                                     const huffman_encoder *ac, bit_writer *to)
+{
+    unsigned k = 0;
+    do
+        bits_fill(in);
+    while (take_code(in, table, counts, ac, to, &k) && take_code(in, table, counts, ac, to, &k));
+    return k == 63;
+}
+
 /* One way over the scan: counts into `counts`, or else writes with `tables`. */
 static ALWAYS_INLINE verdict pass(walker *walk, unsigned k, statistics *counts, const encoders *tables, buffer *out)
 {
     const jpeg *image = walk->image;
     uint64_t total = (uint64_t)image->columns * image->rows, tile_end = k;
     int32_t written[MAX_COMPONENTS] = {0};
-    bit_writer to = {out, 0, 0};
+    bit_writer to = {0};
     unsigned marker = 0;
-    while (walk->segment_end < total) {
-        verdict said = walker_seek(walk, walk->segment_end);
+    verdict said = FINE;
+    while (walk->segment_end < total && said == FINE) {
+        said = walker_seek(walk, walk->segment_end);
         if (said != FINE)
-            return said;
+            break;
         bit_reader in = walk->in;
-        for (uint64_t mcu = walk->mcu; mcu < walk->segment_end; mcu++) {
-            if (mcu == tile_end) {
+        for (; walk->mcu < walk->segment_end && said == FINE; walk->mcu++) {
+            if (walk->mcu == tile_end) {
                 memset(written, 0, sizeof written);
                 tile_end += k;
                 if (!counts) {
-                    bits_finish(&to);
-                    buffer_append_byte(out, 0xFF);
-                    buffer_append_byte(out, (uint8_t)(0xD0 + (marker++ & 7)));
+                    uint8_t restart[2] = {0xFF, (uint8_t)(0xD0 + (marker++ & 7))};
+                    bits_finish(&to, out);
+                    buffer_append(out, restart, 2);
                 }
+            }
+            if (!counts && !bits_room(&to, MAX_BLOCKS * MOST_BLOCK_BYTES)) {
+                said = NO_MEMORY;
+                break;
             }
             for (unsigned b = 0; b < image->blocks; b++) {
                 unsigned c = image->block_component[b];
                 unsigned dc = image->component[c].dc_table, ac = image->component[c].ac_table;
-                bits_need(&in, 32);
-                unsigned category = huffman_read(walk->dc_table[c], &in);
-                if (category >= DC_CATEGORIES)
-                    return BAD_CODES;
-                int32_t value = walk->dc[c] += read_difference(&in, category);
-                int32_t difference = value - written[c];
-                category = category_of(difference);
-                if (value < -MAX_DC || value > MAX_DC || category >= DC_CATEGORIES)
-                    return BAD_DC;
+                int32_t difference;
+                bits_fill(&in);
+                if (!read_difference(walk->dc_table[c], &in, &difference)) {
+                    said = BAD_CODES;
+                    break;
+                }
+                int32_t value = walk->dc[c] += difference;
+                difference = value - written[c];
                 written[c] = value;
+                unsigned category = category_of(difference);
+                if (value < -MAX_DC || value > MAX_DC || category >= DC_CATEGORIES) {
+                    said = BAD_DC;
+                    break;
+                }
                 if (counts)
                     counts->dc[dc][category]++;
-                else {
-                    bits_put(&to, tables->dc[dc].code[category], tables->dc[dc].length[category]);
-                    bits_put(&to, difference_bits(difference, category), category);
-                }
-                for (unsigned at = 0; at < 63;) {
-                    bits_need(&in, 32);
-                    unsigned symbol = huffman_read(walk->ac_table[c], &in), run = symbol >> 4, length = symbol & 15;
-                    if (symbol == NO_SYMBOL || (!length && run && run != 15))
-                        return BAD_CODES;
-                    if (counts)
-                        counts->ac[ac][symbol]++;
-                    else {
-                        uint32_t bits = length ? bits_peek(&in, length) : 0;
-                        bits_put(&to, (uint32_t)tables->ac[ac].code[symbol] << length | bits,
-                                 tables->ac[ac].length[symbol] + length);
-                    }
-                    if (!symbol)
-                        break;
-                    at += run + 1;
-                    if (at > 63 - !length)
-                        return BAD_CODES;
-                    bits_skip(&in, length);
+                else
+                    bits_put(&to, (uint32_t)tables->dc[dc].code[category] << category | difference_bits(difference, category),
+                             tables->dc[dc].length[category] + category);
+                if (!take_block(&in, walk->ac_table[c], counts ? counts->ac[ac] : NULL, counts ? NULL : &tables->ac[ac], &to)) {
+                    said = BAD_CODES;
+                    break;
                 }
             }
-            if (bits_overrun(&in))
-                return BAD_CODES;
+            if (said == FINE && bits_overrun(&in))
+                said = BAD_CODES;
         }
         walk->in = in;
-        walk->mcu = walk->segment_end;
-        if (!walker_at_end(walk))
-            return BAD_CODES;
+        if (said == FINE && !walker_at_end(walk))
+            said = BAD_CODES;
     }
     if (!counts)
-        bits_finish(&to);
-    return FINE;
+        bits_finish(&to, out);
+    buffer_free(&to.raw);
+    return said;
 }
 
 static verdict count_symbols(walker *walk, unsigned k, statistics *counts)

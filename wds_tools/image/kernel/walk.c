@@ -94,36 +94,46 @@ verdict walker_seek(walker *walk, uint64_t mcu)
     return unstuff(walk, at);
 }
 
-/* The AC codes from coefficient `k` + 1 on, one by one. */
+/* The AC codes behind coefficient `k`, one by one. */
 static bool skip_coefficients(const huffman_decoder *table, bit_reader *in, unsigned k)
 {
     while (k < 63) {
-        bits_need(in, 32);
-        unsigned symbol = huffman_read(table, in), run = symbol >> 4, value = symbol & 15;
-        if (symbol == NO_SYMBOL || (!value && run && run != 15))
-            return false;
+        bits_fill(in);
+        uint32_t entry = huffman_look(table, in);
+        unsigned symbol = ENTRY_SYMBOL(entry), run = symbol >> 4, length = symbol & 15;
+        bits_skip(in, ENTRY_BITS(entry));
         if (!symbol)
-            return true;
+            return entry != 0;
         k += run + 1;
-        if (k > 63 - !value)
+        if (length > AC_BITS || (!length && run != 15) || k > 63 - !length)
             return false;
-        bits_skip(in, value);
     }
     return true;
 }
 
+/* The AC codes of a block; at least LOOK + AC_BITS bits are held. */
 static ALWAYS_INLINE bool skip_block(const huffman_decoder *table, bit_reader *in)
 {
     unsigned k = 0;
-    do {
-        bits_need(in, 32);
-        skip_entry entry = table->skip[bits_peek(in, LOOK)];
-        if (!LIKELY(k + entry.needs <= 63))
-            return skip_coefficients(table, in, k);
+    skip_entry entry;
+    for (;;) {
+        entry = table->skip[bits_peek(in, LOOK)];
+        if (k + entry.needs > 63)
+            break;
         bits_skip(in, entry.bits);
         k += entry.advance;
-    } while (k < 63);
-    return true;
+        bits_fill(in);
+        entry = table->skip[bits_peek(in, LOOK)];
+        if (k + entry.needs > 63)
+            break;
+        bits_skip(in, entry.bits);
+        k += entry.advance;
+    }
+    if (LIKELY(entry.needs == BLOCK_ENDS && k + entry.advance <= 63)) {
+        bits_skip(in, entry.bits);
+        return true;
+    }
+    return skip_coefficients(table, in, k);
 }
 
 static ALWAYS_INLINE verdict walk_mcu(walker *walk, bit_reader *in, opening *found)
@@ -132,12 +142,12 @@ static ALWAYS_INLINE verdict walk_mcu(walker *walk, bit_reader *in, opening *fou
     unsigned seen = 0;
     for (unsigned b = 0; b < image->blocks; b++) {
         unsigned c = image->block_component[b];
-        bits_need(in, 32);
+        int32_t difference;
+        bits_fill(in);
         size_t start = found ? bits_position(in) : 0;
-        unsigned category = huffman_read(walk->dc_table[c], in);
-        if (category >= DC_CATEGORIES)
+        if (!read_difference(walk->dc_table[c], in, &difference))
             return BAD_CODES;
-        int32_t value = walk->dc[c] += read_difference(in, category);
+        int32_t value = walk->dc[c] += difference;
         if (value < -MAX_DC || value > MAX_DC)
             return BAD_DC;
         if (found && !(seen >> c & 1)) {

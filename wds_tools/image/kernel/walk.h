@@ -49,14 +49,14 @@ static ALWAYS_INLINE bool walker_at_end(const walker *walk)
     return position <= bits && bits - position < 8;
 }
 
-/* The difference that a DC code of `category` and the bits behind it give; T.81 F.2.2.1. */
-static ALWAYS_INLINE int32_t read_difference(bit_reader *in, unsigned category)
+/* The next DC difference (T.81 F.2.2.1), 0 to 27 of the bits that are held; false when there is no such code. */
+static ALWAYS_INLINE bool read_difference(const huffman_decoder *table, bit_reader *in, int32_t *difference)
 {
-    if (!category)
-        return 0;
-    int32_t bits = (int32_t)bits_peek(in, category);
-    bits_skip(in, category);
-    return bits >> (category - 1) ? bits : bits - (1 << category) + 1;
+    uint32_t entry = huffman_look(table, in);
+    int32_t bits = (int32_t)huffman_value(entry, in), range = 1 << (entry & 15);
+    *difference = bits < range >> 1 ? bits - range + 1 : bits;
+    bits_skip(in, ENTRY_BITS(entry));
+    return entry != 0;
 }
 
 static ALWAYS_INLINE unsigned category_of(int32_t difference)
