@@ -13,7 +13,7 @@ from typing import NamedTuple
 from wds_tools.errors import DecodeError
 
 SOF_BASELINE, SOF_EXTENDED = 0xC0, 0xC1
-_DHT, _JPG, _DAC, _SOS, _DQT, _DRI, _APP0, _APP1, _APP14 = 0xC4, 0xC8, 0xCC, 0xDA, 0xDB, 0xDD, 0xE0, 0xE1, 0xEE
+_DHT, _DAC, _SOS, _DRI, _APP0, _APP1, _APP14 = 0xC4, 0xCC, 0xDA, 0xDD, 0xE0, 0xE1, 0xEE
 _STANDALONE = range(0xD0, 0xDA)  # restart markers, SOI and EOI: no segment, no length
 _METADATA = (b"Exif\0", b"http://ns.adobe.com/xap/1.0/\0")
 _FACTORS = (1, 2, 4)
@@ -122,7 +122,7 @@ def parse(data: "bytes | memoryview") -> Header:
             if length != 4:
                 raise DecodeError(f"damaged JPEG: a restart interval of {length} bytes")
             interval, dri_at = data[at + 2] << 8 | data[at + 3], at
-        elif code < 0xD0 and code not in (_DHT, _JPG, _DAC):
+        elif code < 0xD0 and code not in (_DHT, _DAC):
             if sof_at:
                 raise DecodeError("damaged JPEG: it has two frame headers")
             sof_at, sof = at, code

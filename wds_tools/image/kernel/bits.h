@@ -112,7 +112,7 @@ static ALWAYS_INLINE bool bits_room(bit_writer *to, size_t bytes)
 static ALWAYS_INLINE void bits_put(bit_writer *to, uint32_t value, unsigned count)
 {
     to->count += count;
-    to->held |= (uint64_t)value << (64 - to->count);
+    to->held |= (uint64_t)value << (63 - to->count) << 1; /* no bits at all would be a shift by 64 */
     store_big_endian(to->raw.bytes + to->raw.size, to->held);
     to->raw.size += to->count >> 3;
     to->held <<= to->count & ~7u;

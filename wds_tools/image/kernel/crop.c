@@ -127,8 +127,8 @@ static verdict put_difference(recoder *into, unsigned table, int32_t difference)
     }
     if (!bits_room(&into->to, 8))
         return NO_MEMORY;
-    bits_put(&into->to, codes->code[category], codes->length[category]);
-    bits_put(&into->to, difference_bits(difference, category), category);
+    bits_put(&into->to, (uint32_t)codes->code[category] << category | difference_bits(difference, category),
+             codes->length[category] + category);
     return FINE;
 }
 

@@ -155,7 +155,7 @@ void huffman_encoder_best(huffman_encoder *table, const uint64_t *frequency)
 {
     tree nodes[2 * 257];
     unsigned counts[258] = {0}, depth[2 * 257], leaves = 1, longest = 0;
-    nodes[0] = (tree){0, 256, 0};
+    nodes[0] = (tree){1, 256, 0};
     for (int i = 0; i < 256; i++)
         if (frequency[i])
             nodes[leaves++] = (tree){frequency[i], i, 0};

@@ -1,0 +1,6 @@
+# The C kernel; its sources are in kernel/.
+
+def tile(data: bytes | bytearray | memoryview, pixels: int, optimise: bool = True, /) -> bytes: ...
+def crop(
+    data: bytes | bytearray | memoryview, x: int, y: int, width: int, height: int, /
+) -> tuple[bytes, int, int] | str | None: ...
