@@ -1,6 +1,6 @@
 """Fuzzing of the tile kernel, without Python in the process: ``python -m tests.fuzz.run 2000000``.
 
-The kernel is compiled with AddressSanitizer and UndefinedBehaviorSanitizer around ``target.c``, by clang with libFuzzer where it is
+The kernel is compiled with AddressSanitizer and UBSan around ``target.c``, by clang with libFuzzer where it is
 installed, else by gcc with ``driver.c``. An input that breaks a promise or touches memory that is not its own ends the
 run, and libFuzzer writes it down beside the corpus.
 """
@@ -73,7 +73,13 @@ def fuzz(folder: Path, runs: int, seed: int = 1) -> subprocess.CompletedProcess[
     paths = seeds(folder / "seeds")
     if covered:
         (folder / "corpus").mkdir(exist_ok=True)
-        options = [f"-runs={runs}", f"-seed={seed}", f"-max_len={LONGEST}", f"-artifact_prefix={folder}/", "-print_final_stats=1"]
+        options = [
+            f"-runs={runs}",
+            f"-seed={seed}",
+            f"-max_len={LONGEST}",
+            f"-artifact_prefix={folder}/",
+            "-print_final_stats=1",
+        ]
         command = [str(program), *options, str(folder / "corpus"), str(folder / "seeds")]
     else:
         command = [str(program), str(runs), str(seed), *map(str, paths)]

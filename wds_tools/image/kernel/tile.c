@@ -224,13 +224,13 @@ static void write_head(const jpeg *image, unsigned k, const encoders *tables, bu
     buffer_append(out, image->data + image->sos, image->scan - image->sos);
 }
 
-/* Behind the scan the end of the image must follow, at once but for fill bytes. */
-static bool ends_here(const walker *walk)
+/* Behind the scan the end of the image must follow, at once but for fill bytes, which are passed. */
+static bool ends_here(walker *walk)
 {
-    size_t at = walk->at, size = walk->image->size;
-    while (at < size && walk->image->data[at] == 0xFF)
-        at++;
-    return at < size && walk->image->data[at] == 0xD9;
+    size_t size = walk->image->size;
+    while (size - walk->at > 1 && walk->image->data[walk->at + 1] == 0xFF)
+        walk->at++;
+    return size - walk->at > 1 && walk->image->data[walk->at + 1] == 0xD9;
 }
 
 verdict jpeg_tile(const uint8_t *data, size_t size, unsigned pixels, bool optimise, buffer *out)
@@ -259,7 +259,10 @@ verdict jpeg_tile(const uint8_t *data, size_t size, unsigned pixels, bool optimi
         write_head(&image, k, tables, out);
         rewind_walker(&walk);
         said = write_scan(&walk, k, tables, out);
-        buffer_append(out, data + walk.at, size - walk.at);
+        if (said == FINE && !ends_here(&walk))
+            said = BAD_MARKERS; /* the bytes changed under our hands */
+        else
+            buffer_append(out, data + walk.at, size - walk.at);
         if (out->failed)
             said = NO_MEMORY;
     }
