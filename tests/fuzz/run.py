@@ -18,7 +18,7 @@ from tests.support import images
 HERE = Path(__file__).parent
 KERNEL = HERE.parent.parent / "wds_tools" / "image" / "kernel"
 SANITIZERS = "address,undefined"
-FLAGS = ["-std=c11", "-g", "-O2", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", f"-I{KERNEL}"]
+FLAGS = ["-std=c11", "-g", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", f"-I{KERNEL}"]
 LONGEST = 4096  # bytes of an input: room for pictures of some hundred blocks
 
 
@@ -42,9 +42,9 @@ def build(folder: Path) -> tuple[Path, bool]:
     program = folder / "fuzz"
     covered = has_libfuzzer(folder)
     if covered:
-        command = ["clang", *FLAGS, f"-fsanitize=fuzzer,{SANITIZERS}", *sources()]
+        command = ["clang", "-O2", *FLAGS, f"-fsanitize=fuzzer,{SANITIZERS}", *sources()]
     else:
-        command = ["gcc", *FLAGS, f"-fsanitize={SANITIZERS}", *sources(), str(HERE / "driver.c")]
+        command = ["gcc", "-O1", *FLAGS, f"-fsanitize={SANITIZERS}", *sources(), str(HERE / "driver.c")]
     subprocess.run([*command, "-o", str(program)], check=True)
     return program, covered
 

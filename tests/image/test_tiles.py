@@ -331,6 +331,17 @@ def test_suspicious_scans_are_left_alone(change):
     assert tiles.tile(data) is data
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_scan_that_ends_early_is_cut_as_far_as_it_goes(sampling):
+    whole = encoded(200, 100, sampling)
+    start = jpeg.parse(whole).scan_at
+    short = whole[: start + (len(whole) - start) // 2] + b"\xff\xd9"
+    assert tiles.tile(short) is short
+    assert tiles.crop(short, 50, 0, 60, 16) == tiles.crop(whole, 50, 0, 60, 16)
+    with pytest.raises(DecodeError, match="coded data are damaged or cut short"):
+        tiles.crop(short, 50, 80, 60, 16)
+
+
 def test_missing_markers_are_noticed_while_cutting():
     tiled = tiles.tile(encoded(200, 100))
     first = tiled.index(b"\xff\xd2")
