@@ -19,10 +19,10 @@ SIZE = 100_000
 class Counting(LocalStore):
     """A store that notes each whole transfer in a file, so that processes can be counted together."""
 
-    def stream(self, name, start=0):
+    def stream(self, name, start=0, version=None):
         with open(self.url(".transfers"), "a") as log:
             log.write(f"{name}\n")
-        return super().stream(name, start)
+        return super().stream(name, start, version)
 
     def transfers(self) -> list[str]:
         path = Path(self.url(".transfers"))
@@ -120,7 +120,7 @@ def test_a_missing_shard_is_said_to_be_missing(far, tmp_path):
 
 def test_an_error_of_the_other_store_is_an_error_and_leaves_nothing(far, tmp_path):
     class Breaking(Counting):
-        def stream(self, name, start=0):
+        def stream(self, name, start=0, version=None):
             raise StoreError("broken")
 
     with pytest.raises(StoreError, match="broken"):
