@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from wds_tools.convert.options import ConvertOptions
     from wds_tools.convert.run import convert_tree
     from wds_tools.errors import (
+        ChangedError,
         DecodeError,
         FormatError,
         IndexFileError,
@@ -51,6 +52,7 @@ _ROOMS = {
             "IndexFileError",
             "ManifestError",
             "MissingExtraError",
+            "ChangedError",
             "NotFoundError",
             "OptionError",
             "SampleError",
@@ -70,6 +72,7 @@ _ROOMS = {
 }
 
 __all__ = [
+    "ChangedError",
     "ConvertOptions",
     "DecodeError",
     "FormatError",

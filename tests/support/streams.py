@@ -178,14 +178,14 @@ Act = Callable[["_Handler", Path], None]
 class Server:
     """A folder over HTTP on loopback. Each request takes the next act of ``script``, or is answered as it should be."""
 
-    def __init__(self, root: Path, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, root: Path, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.root = root
         self.over = threading.Event()  # whoever stalls, stalls until this server ends
         self.script: deque[Act] = deque()
         self.always: Act | None = None
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         handler = type("Handler", (_Handler,), {"owner": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *args: None  # type: ignore[method-assign]  # clients hang up here
         if tls is not None:

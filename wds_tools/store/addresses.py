@@ -10,11 +10,11 @@ import fnmatch
 import posixpath
 from collections.abc import Sequence
 from glob import has_magic
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlunsplit
 
 from wds_tools.errors import NotFoundError, OptionError
 from wds_tools.store.base import Store
-from wds_tools.store.http import HttpStore
+from wds_tools.store.http import HttpStore, split_address
 from wds_tools.store.options import StoreOptions
 from wds_tools.store.s3 import S3Store
 
@@ -33,7 +33,7 @@ def find_remote(addresses: Sequence[str], options: StoreOptions | None = None) -
 
 
 def _on_a_server(addresses: Sequence[str], options: StoreOptions | None) -> tuple[Store, tuple[str, ...] | None]:
-    split = [urlsplit(address) for address in addresses]
+    split = [split_address(address) for address in addresses]
     if len(split) == 1 and not split[0].path.endswith(_SHARD):
         path = split[0].path.removesuffix(f"/{_MANIFEST}")
         return HttpStore(urlunsplit(split[0]._replace(path=path)), options), None

@@ -47,13 +47,17 @@ class Body:
         self._request = request
         self._attempts = Attempts(request.shown, wire.options, timing)
         self._at = start
-        self._stop = stop
+        self._stop = min(stop, version.size) if clip and version is not None else stop
         self._clip = clip
         self._answer: urllib3.BaseHTTPResponse | None = None
         self._pid = -1
 
     def open(self) -> None:
         """Ask for what is missing. Also before the first `read1`, so that errors come here."""
+        if self.version is not None and max(self._at, self._stop) > self.version.size:
+            raise _ends(self._request.shown, self.version.size, max(self._at, self._stop))
+        if self._at >= self._stop:
+            return
         headers = {"Range": f"bytes={self._at}-{self._stop - 1}"}
         if self.version is not None and self.version.tag.startswith('"'):  # a weak tag never matches
             headers["If-Match"] = self.version.tag
@@ -158,14 +162,15 @@ class Body:
             raise changed(self._request.shown, f"its ETag changed from {before.tag} to {found.tag or 'none'}")
 
     def _check_end(self, stated: str) -> None:
-        """The server has no byte at the beginning of the range."""
+        """The server has no byte at the beginning of the range. Not all say how many there are, unless there is none."""
         found = _UNSATISFIED.fullmatch(stated)
         size = int(found[1]) if found else 0 if self._at == 0 else -1
-        if self.version is not None and size not in (-1, self.version.size):
-            raise changed(self._request.shown, f"it has {size} bytes where it had {self.version.size}")
+        if self.version is not None:
+            less = f"{size} bytes" if size >= 0 else "fewer bytes"
+            raise changed(self._request.shown, f"it has {less} where it had {self.version.size}")
         if not self._clip or size != self._at:
             raise _ends(self._request.shown, size, self._stop)
-        self.version, self._stop = self.version or Version(size), self._at
+        self.version, self._stop = Version(size), self._at
 
     def _is_page(self) -> bool:
         return self._request.shown.lower().endswith((".html", ".htm"))

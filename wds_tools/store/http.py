@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from multiprocessing.context import get_spawning_popen
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 import urllib3
 
@@ -30,10 +30,8 @@ class HttpStore(RemoteStore):
     def __init__(
         self, root: str, options: StoreOptions | None = None, queries: Mapping[str, str] | None = None
     ) -> None:
-        parts = urlsplit(root)
+        parts = split_address(root)
         host = parts.netloc.rpartition("@")[2]
-        if parts.scheme not in ("http", "https") or not host:
-            raise OptionError(f"{parts.scheme}://{host}{parts.path} is no http or https address")
         self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         login = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         self._secrets: _Secrets | None = _Secrets(parts.query, dict(queries or {}), login)
@@ -75,6 +73,19 @@ class HttpStore(RemoteStore):
 
     def delete(self, name: str) -> None:
         raise StoreError(f"{self.url(name)} cannot be deleted; give a folder or an s3:// address")
+
+
+def split_address(address: str) -> SplitResult:
+    """The parts of an http or https address; `OptionError`, without its secrets, for anything else."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        raise OptionError("an address is not well formed; check its host and port") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        raise OptionError(f"{shown} is no http or https address")
+    return parts
 
 
 class _Secrets:

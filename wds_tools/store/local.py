@@ -53,6 +53,8 @@ def _told(path: str, doing: str) -> Iterator[None]:
     """Says what an `OSError` means, as `store_error` does."""
     try:
         yield
+    except StoreError:
+        raise
     except OSError as error:
         raise store_error(error, path, doing) from error
 

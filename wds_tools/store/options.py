@@ -10,6 +10,8 @@ connections that a process keeps open to a server; more threads than this may re
 from __future__ import annotations
 
 import os
+import re
+import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -60,17 +62,20 @@ class StoreOptions:
             raise OptionError(f"chunk_size is {self.chunk_size}; it must be between {MIN_CHUNK} and {MAX_CHUNK} bytes")
         if self.concurrency < 1:
             raise OptionError(f"concurrency is {self.concurrency}; it must be at least 1")
-        if self.ca_file is not None and not os.path.isfile(self.ca_file):
-            raise OptionError(
-                f"ca_file is {os.fspath(self.ca_file)!r}, which is no file; name one of certificates (PEM)"
-            )
+        if self.ca_file is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.ca_file)
+            except OSError as error:
+                raise OptionError(
+                    f"ca_file is {os.fspath(self.ca_file)!r}, which is no file of certificates in PEM ({error})"
+                ) from None
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
 
 
 def _check_endpoint(url: str) -> None:
     parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # whatever secrets it holds
+    shown = re.sub(r"//[^/]*@", "//", url.partition("?")[0])  # whatever secrets it holds
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise OptionError(f"endpoint_url is {shown!r}; it must be an http or https address")
     if parts.username is not None or parts.query or parts.fragment:

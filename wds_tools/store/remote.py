@@ -59,6 +59,8 @@ class RemoteStore:
 
     def stream(self, name: str, start: int = 0, version: Version | None = None) -> BinaryIO:
         chunk = self._wire.options.chunk_size
+        if start and version is None:  # else nobody could tell a start at the end from one behind it
+            version = self.version(name)
 
         def body_at(at: int, its: Version | None) -> Body:
             return self._body(name, at, at + chunk, clip=True, version=its)

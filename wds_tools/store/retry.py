@@ -19,7 +19,7 @@ from wds_tools.store.options import StoreOptions
 
 TRANSIENT = (429, 500, 502, 503, 504)
 LONGEST_ASKED = 600.0  # seconds that a server may make us wait
-PROGRESS = 1 << 16  # bytes that an attempt must have brought to begin a new row: a byte each would never end
+PROGRESS = 1 << 14  # bytes that attempts must have brought to begin a new row: a byte each would never end
 
 _LOG = logging.getLogger(__name__)
 _JITTER = random.SystemRandom()  # neither the program's own random state, nor the same in all workers

@@ -21,7 +21,9 @@ from wds_tools.store.signing import Signer
 from wds_tools.store.upload import Target, upload
 from wds_tools.store.wire import Request, Wire
 
-_ROOT = re.compile(r"s3://([A-Za-z0-9][\w.-]{1,254})(?:/(.*))?", re.DOTALL | re.ASCII)
+PAGE = 1000  # names of one answer; servers give no more
+
+_ROOT = re.compile(r"s3://([A-Za-z0-9][\w.-]{0,254})(?:/(.*))?", re.DOTALL | re.ASCII)
 
 
 class S3Store(RemoteStore):
@@ -69,15 +71,19 @@ class S3Store(RemoteStore):
     def delete(self, name: str) -> None:
         request = self.request(name, "DELETE")
         with contextlib.suppress(NotFoundError):
-            self._wire.call(request, Attempts(request.shown, self._wire.options, self.timing))
+            self._wire.call(request, self._attempts(request))
+
+    def _attempts(self, request: Request) -> Attempts:
+        return Attempts(request.shown, self._wire.options, self.timing)
 
     def _page(self, prefix: str, token: str) -> ElementTree.Element:
         words = {"list-type": "2", "encoding-type": "url", "delimiter": "/", "prefix": self._prefix + prefix}
+        words["max-keys"] = str(PAGE)
         if token:
             words["continuation-token"] = token
         query = "&".join(f"{key}={quote(words[key], safe='~', errors='surrogateescape')}" for key in sorted(words))
         request = Request(f"?{query}", self.url(prefix))
-        reply = self._wire.call(request, Attempts(request.shown, self._wire.options, self.timing))
+        reply = self._wire.call(request, self._attempts(request))
         try:
             page = ElementTree.fromstring(reply.body)
         except ElementTree.ParseError:

@@ -58,13 +58,13 @@ class Signer:
         return self._region or self._options.region or self._configured("region") or _DEFAULT_REGION
 
     def sign(self, request: Request) -> tuple[str, Mapping[str, str]]:
-        from botocore.auth import S3SigV4Auth
-        from botocore.awsrequest import AWSRequest
-
         url = self.base() + request.target
         credentials = self._current()
         if credentials is None:
             return url, {}
+        from botocore.auth import S3SigV4Auth
+        from botocore.awsrequest import AWSRequest
+
         signed = AWSRequest(request.method, url, dict(request.headers), request.body)
         S3SigV4Auth(credentials, "s3", self.region()).add_auth(signed)
         return url, dict(signed.headers.items())
@@ -96,11 +96,11 @@ class Signer:
 
     def _current(self) -> Any:
         """Credentials that are good now, None where there are none."""
-        from botocore.exceptions import BotoCoreError
-
         if self._options.anonymous:
             return None
         session = self._loaded()
+        from botocore.exceptions import BotoCoreError
+
         try:
             with self._lock:
                 if self._credentials is None:

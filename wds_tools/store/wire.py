@@ -7,6 +7,7 @@ the errors of urllib3, which quote addresses, are told in words of our own.
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import ssl
@@ -14,7 +15,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 import urllib3
 from urllib3 import exceptions
@@ -154,8 +155,8 @@ class Wire:
             if answer.status not in _MOVED or not location or request.method != "GET":
                 return answer
             answer.close()
-            before, url = urlsplit(url), urljoin(url, location)
-            after = urlsplit(url)
+            before, after = urlsplit(url), _target(request, url, location)
+            url = after.geturl()
             if after.scheme not in ("http", "https") or (before.scheme, after.scheme) == ("https", "http"):
                 raise StoreError(
                     f"{request.shown}: the server redirects from {before.scheme} to {after.scheme}, which is not "
@@ -171,6 +172,13 @@ class Wire:
         if refusal.status == 412:
             return changed(request.shown, "the server has other bytes under this name now")
         return StoreError(f"{request.shown}: the server refuses ({refusal}); {self.access.advice(refusal)}")
+
+
+def _target(request: Request, url: str, location: str) -> SplitResult:
+    try:
+        return urlsplit(urljoin(url, location))
+    except ValueError:
+        raise StoreError(f"{request.shown}: the server redirects to what is no address; check the server") from None
 
 
 def changed(shown: str, what: str) -> ChangedError:
@@ -198,7 +206,8 @@ def explain(error: exceptions.HTTPError, shown: str) -> str:
 
     Not urllib3's own words, which may quote the address with its query.
     """
-    for cause in _causes(error):
+    causes = _causes(error)
+    for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise StoreError(
                 f"{shown}: its certificate cannot be trusted ({cause.verify_message}); "
@@ -209,9 +218,9 @@ def explain(error: exceptions.HTTPError, shown: str) -> str:
                 f"{shown}: the address cannot be understood; check it, and where it redirects to"
             ) from None
     for kind, words in _WORDS.items():
-        if isinstance(error, kind):
+        if any(isinstance(cause, kind) for cause in causes):
             return words
-    for cause in _causes(error):
+    for cause in causes:
         if isinstance(cause, OSError) and cause.strerror:
             return f"the connection broke ({cause.strerror})"
     return f"the connection broke ({type(error).__name__})"
@@ -229,10 +238,11 @@ def _causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-_WORDS = {
+_WORDS: dict[type[BaseException], str] = {
     exceptions.NameResolutionError: "its host's name is not known",
     exceptions.NewConnectionError: "no connection, the server is down or the address is wrong",
     exceptions.ConnectTimeoutError: "no connection in time",
     exceptions.ReadTimeoutError: "the server stopped sending",
-    exceptions.IncompleteRead: "the body ended early",
+    http.client.IncompleteRead: "the body ended early",
+    http.client.RemoteDisconnected: "the server hung up",
 }
