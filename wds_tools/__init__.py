@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         WdsToolsError,
         WorkerError,
     )
+    from wds_tools.store.options import StoreOptions
     from wds_tools.stream.dataset import ShardDataset
     from wds_tools.stream.loader import ShardLoader
     from wds_tools.tools.indexing import index_shards
@@ -42,6 +43,7 @@ _ROOMS = {
     "ConvertOptions": "convert.options",
     "ShardDataset": "stream.dataset",
     "ShardLoader": "stream.loader",
+    "StoreOptions": "store.options",
     "convert_tree": "convert.run",
     "index_shards": "tools.indexing",
     "verify_dataset": "tools.verify",
@@ -88,6 +90,7 @@ __all__ = [
     "SourceError",
     "StaleIndexError",
     "StoreError",
+    "StoreOptions",
     "TarError",
     "TargetBusyError",
     "TargetError",

@@ -201,7 +201,7 @@ SECRETS: list[Callable[[str], HttpStore]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "method"), zip(SECRETS, ["spawn", "forkserver", "fork"], strict=True))
+@pytest.mark.parametrize(("make", "method"), list(zip(SECRETS, ["spawn", "forkserver", "fork"], strict=True)))
 def test_a_pickle_holds_no_secret_but_for_a_process_that_is_started(server: streams.Server, make, method) -> None:
     store = make(server.url)
     pickled = pickle.dumps(store)

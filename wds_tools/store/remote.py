@@ -12,7 +12,7 @@ from wds_tools.store.body import Body
 from wds_tools.store.retry import TIMING, Timing
 from wds_tools.store.wire import Request, Wire
 
-_PART = 1 << 18  # of one call: as much as a socket has at a time
+_PART = 1 << 20  # of one call: more than a socket has at a time
 _BUFFER = 1 << 16
 
 
