@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from wds_tools.convert.options import ConvertOptions
     from wds_tools.convert.run import convert_tree
     from wds_tools.errors import (
+        ChangedError,
         DecodeError,
         FormatError,
         IndexFileError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from wds_tools.image import transforms
+    from wds_tools.store.options import StoreOptions
     from wds_tools.stream.dataset import ShardDataset
     from wds_tools.stream.loader import ShardLoader
     from wds_tools.tools.indexing import index_shards
@@ -42,6 +44,7 @@ _ROOMS = {
     "ConvertOptions": "convert.options",
     "ShardDataset": "stream.dataset",
     "ShardLoader": "stream.loader",
+    "StoreOptions": "store.options",
     "convert_tree": "convert.run",
     "index_shards": "tools.indexing",
     "transforms": "image",
@@ -53,6 +56,7 @@ _ROOMS = {
             "IndexFileError",
             "ManifestError",
             "MissingExtraError",
+            "ChangedError",
             "NotFoundError",
             "OptionError",
             "SampleError",
@@ -72,6 +76,7 @@ _ROOMS = {
 }
 
 __all__ = [
+    "ChangedError",
     "ConvertOptions",
     "DecodeError",
     "FormatError",
@@ -87,6 +92,7 @@ __all__ = [
     "SourceError",
     "StaleIndexError",
     "StoreError",
+    "StoreOptions",
     "TarError",
     "TargetBusyError",
     "TargetError",

@@ -7,7 +7,8 @@
     ├── TargetError              the place to write to cannot take the dataset
     │   └── TargetBusyError      another conversion is writing there
     ├── StoreError               bytes could not be listed, read or written
-    │   └── NotFoundError        there is nothing of that name
+    │   ├── NotFoundError        there is nothing of that name
+    │   └── ChangedError         a name stands for other bytes than a moment ago
     ├── FormatError              bytes that are not what the format says
     │   ├── TarError             a shard is damaged, cut, or not a tar
     │   ├── IndexFileError       an .idx file cannot be read
@@ -57,6 +58,10 @@ class StoreError(WdsToolsError, OSError):
 
 class NotFoundError(StoreError):
     """There is nothing of that name."""
+
+
+class ChangedError(StoreError):
+    """A name stands for other bytes than when its reader began."""
 
 
 class FormatError(WdsToolsError):

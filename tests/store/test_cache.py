@@ -9,7 +9,8 @@ import pytest
 
 from tests.support import needs
 from tests.support.processes import mounted
-from wds_tools.errors import NotFoundError, OptionError, StoreError
+from tests.support.watched import Watched
+from wds_tools.errors import ChangedError, NotFoundError, OptionError, StoreError
 from wds_tools.store.cache import CacheStore
 from wds_tools.store.local import LocalStore
 
@@ -19,10 +20,10 @@ SIZE = 100_000
 class Counting(LocalStore):
     """A store that notes each whole transfer in a file, so that processes can be counted together."""
 
-    def stream(self, name, start=0):
+    def stream(self, name, start=0, version=None):
         with open(self.url(".transfers"), "a") as log:
             log.write(f"{name}\n")
-        return super().stream(name, start)
+        return super().stream(name, start, version)
 
     def transfers(self) -> list[str]:
         path = Path(self.url(".transfers"))
@@ -120,7 +121,7 @@ def test_a_missing_shard_is_said_to_be_missing(far, tmp_path):
 
 def test_an_error_of_the_other_store_is_an_error_and_leaves_nothing(far, tmp_path):
     class Breaking(Counting):
-        def stream(self, name, start=0):
+        def stream(self, name, start=0, version=None):
             raise StoreError("broken")
 
     with pytest.raises(StoreError, match="broken"):
@@ -158,3 +159,27 @@ def test_processes_share_one_download(far, tmp_path):
 def test_a_cache_without_room_for_a_byte_is_refused(far, tmp_path):
     with pytest.raises(OptionError, match="cache_bytes is 0"):
         CacheStore(far, tmp_path, 0)
+
+
+def test_with_a_version_in_hand_the_other_store_is_asked_once_for_the_shard(far, tmp_path):
+    watched = Watched(far)
+    cache = CacheStore(watched, tmp_path / "near", 10 * SIZE)
+    version = cache.version("a.tar")
+    for at in range(0, SIZE, 1000):
+        assert cache.read("a.tar", at, 10, version) == b"a" * 10
+    assert watched.calls == [("version", "a.tar"), ("stream", "a.tar", 0)]
+    path = cache.local_path("a.tar", version)
+    assert path is not None
+    assert Path(path).read_bytes() == b"a" * SIZE
+    assert cache.local_path("info.json") is None
+    assert len(watched.calls) == 2
+
+
+def test_fault_33_a_shard_that_changes_before_it_is_fetched_is_not_kept(far, tmp_path):
+    cache = CacheStore(far, tmp_path / "near", 10 * SIZE)
+    version = cache.version("a.tar")
+    far.write_atomic("a.tar", [b"z" * SIZE])
+    with pytest.raises(ChangedError):
+        cache.read("a.tar", 0, 10, version)
+    assert copies(tmp_path / "near") == []
+    assert cache.read("a.tar", 0, 10) == b"z" * 10

@@ -10,6 +10,7 @@ from wds_tools.errors import NotFoundError, OptionError
 from wds_tools.store import resolve
 from wds_tools.store.local import LocalStore
 from wds_tools.store.resolve import MAX_DEPTH, MAX_NAMES, _count, expand_braces, locate
+from wds_tools.store.s3 import S3Store
 
 number = st.integers(-12, 12).map(str) | st.sampled_from(["00", "007", "-01", "10"])
 step = st.sampled_from(["", "..1", "..2", "..-3", "..0"])
@@ -258,6 +259,89 @@ def test_what_a_url_holds_secret_is_not_shown():
             locate(url)
         assert "pa55word" not in str(caught.value)
         assert "https://host/a" in str(caught.value)
+
+
+# -- where a remote one is
+
+
+def found(dataset, options=None):
+    place = locate(dataset, remote=True, options=options)
+    return type(place.store).__name__, place.store.url(), place.names
+
+
+@pytest.mark.parametrize(
+    ("given_as", "store", "names"),
+    [
+        ("https://host/data", "https://host/data", None),
+        ("https://host/data/?sig=x", "https://host/data", None),
+        ("http://host:8000/data/info.json?sig=x", "http://host:8000/data", None),
+        ("https://me:x@host/data", "https://host/data", None),
+        ("https://host", "https://host", None),
+        ("https://host/a.tar", "https://host", ("a.tar",)),
+        ("https://host/d/t-{0..1}.tar?sig=x", "https://host/d", ("t-0.tar", "t-1.tar")),
+        (["https://host/d/x/a.tar", "https://host/d/y/b.tar"], "https://host/d", ("x/a.tar", "y/b.tar")),
+        (["https://host/da/a.tar", "https://host/d/b.tar"], "https://host", ("da/a.tar", "d/b.tar")),
+        ("https://host/d%20e/a%20%25b.tar", "https://host/d%20e", ("a %b.tar",)),
+        ("s3://bucket", "s3://bucket", None),
+        ("s3://bucket/d/info.json", "s3://bucket/d", None),
+        ("s3://bucket/t-{0..1}.tar", "s3://bucket", ("t-0.tar", "t-1.tar")),
+        (["s3://bucket/d/x/a.tar", "s3://bucket/d/b.tar"], "s3://bucket/d", ("x/a.tar", "b.tar")),
+    ],
+)  # fmt: skip
+def test_remote_addresses_name_a_store_and_shards(given_as, store, names):
+    assert found(given_as) == ("S3Store" if "s3:" in str(given_as) else "HttpStore", store, names)
+
+
+def test_a_query_and_a_login_go_along():
+    store = locate("https://me:pw@host/data/t-{0..1}.tar?sig=x", remote=True).store
+    url, headers = store._wire.access.sign(store.request("t-0.idx"))
+    assert url == "https://host/data/t-0.idx?sig=x"
+    assert headers["authorization"].startswith("Basic ")
+
+
+def test_each_shard_may_be_signed_by_itself_and_its_index_too():
+    place = locate(
+        [f"https://host/d/a.{ext}?sig={ext}" for ext in ("tar", "idx")] + ["https://host/d/b.tar?s=2"], remote=True
+    )
+    assert place.names == ("a.tar", "b.tar")
+    asked = [place.store.request(name).target for name in ("a.tar", "a.idx", "b.tar")]
+    assert asked == ["https://host/d/a.tar?sig=tar", "https://host/d/a.idx?sig=idx", "https://host/d/b.tar?s=2"]
+    with pytest.raises(NotFoundError):
+        place.store.request("b.idx")
+
+
+@pytest.mark.parametrize(
+    ("given_as", "words"),
+    [
+        (["https://host/a.tar", "b.tar"], "some shards are local"),
+        (["https://host/a.tar", "s3://bucket/b.tar"], "some shards are in S3"),
+        (["https://host/a.tar", "https://other/b.tar"], "several servers"),
+        (["s3://bucket/a.tar", "s3://other/b.tar"], "several buckets"),
+        ("gs://bucket/a.tar", "http, https and s3 addresses are read"),
+        ("ftp://me:pa55@host/a.tar", "'ftp://host/a.tar' is a URL; http, https and s3"),
+        ("s3://", "is no address in S3"),
+        ("http://[pa55/x", "not well formed"),
+        ("http://me:pa55/x", "not well formed"),
+        ("https://host/{0..9999999999}.tar", "more than 1,000,000"),
+    ],
+)
+def test_remote_addresses_that_do_not_go_together_are_refused(given_as, words):
+    with pytest.raises(OptionError, match=words) as caught:
+        locate(given_as, remote=True)
+    assert "pa55" not in str(caught.value)
+
+
+def test_a_glob_in_a_bucket_is_looked_up(bucket, tmp_path):
+    root = f"{bucket.url}/{tmp_path.name}"
+    store = S3Store(root, bucket.options)
+    for name in ("d/t-0.tar", "d/t-1.tar", "d/t-1.idx", "d/u.tar"):
+        store.write_atomic(name, [b"x"])
+    assert found(f"{root}/d/t-*.tar", bucket.options) == ("S3Store", f"{root}/d", ("t-0.tar", "t-1.tar"))
+    assert found([f"{root}/d/u.tar", f"{root}/d/t-?.tar"], bucket.options)[2] == ("u.tar", "t-0.tar", "t-1.tar")
+    with pytest.raises(NotFoundError, match=r"nothing matches 's3://.*/d/v-\*\.tar'"):
+        found(f"{root}/d/v-*.tar", bucket.options)
+    with pytest.raises(OptionError, match="wildcard in a folder's name"):
+        found(f"{root}/*/t-0.tar", bucket.options)
 
 
 @pytest.mark.parametrize("text", ["pipe:touch {}", "pipe:cat a.tar; touch {}"])

@@ -13,6 +13,7 @@ import io
 import os
 import re
 import socket
+import ssl
 import struct
 import tarfile
 import threading
@@ -177,22 +178,26 @@ Act = Callable[["_Handler", Path], None]
 class Server:
     """A folder over HTTP on loopback. Each request takes the next act of ``script``, or is answered as it should be."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.root = root
+        self.over = threading.Event()  # whoever stalls, stalls until this server ends
         self.script: deque[Act] = deque()
         self.always: Act | None = None
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         handler = type("Handler", (_Handler,), {"owner": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *args: None  # type: ignore[method-assign]  # clients hang up here
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Server:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.over.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -214,13 +219,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         owner = self.owner
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         owner.requests.append((self.command, self.path, dict(self.headers)))
         path = owner.root / urlsplit(self.path).path.lstrip("/")
         act = owner.script.popleft() if owner.script else owner.always or honest
         with contextlib.suppress(ConnectionError):
             act(self, path)
 
-    do_GET = do_HEAD = answer
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
 
     def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)
@@ -237,6 +243,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         data = path.read_bytes()
         return (data[int(match[1]) : int(match[2]) + 1], int(match[1]), len(data)) if match else None
 
+    def part(self, path: Path, **headers: str) -> bytes:
+        """Say all about the range that is asked for, and answer with its bytes, unsent."""
+        data, start, size = self.wanted(path) or (b"", 0, 0)
+        self.send_response(206)
+        headers = {"Content_Length": str(len(data)), "ETag": tag(path)} | headers
+        headers.setdefault("Content_Range", f"bytes {start}-{start + len(data) - 1}/{size}")
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        return data
+
     def hang_up(self) -> None:
         """End the connection, so that the client sees a reset."""
         self.close_connection = True
@@ -245,14 +262,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_WR)
 
 
+def tag(path: Path) -> str:
+    """The ETag of a file: a file that is replaced has another one."""
+    status = path.stat()
+    return f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
+
+
 def honest(handler: _Handler, path: Path) -> None:
     if not path.is_file():
         handler.reply(404, b"nothing here")
+    elif handler.headers.get("If-Match", tag(path)) != tag(path):
+        handler.reply(412)
     elif (found := handler.wanted(path)) is None:
-        handler.reply(200, path.read_bytes())
+        handler.reply(200, path.read_bytes(), ETag=tag(path))
+    elif not found[0]:
+        handler.reply(416, Content_Range=f"bytes */{found[2]}")
     else:
-        data, start, size = found
-        handler.reply(206, data, Content_Range=f"bytes {start}-{start + len(data) - 1}/{size}")
+        handler.wfile.write(handler.part(path))
 
 
 def status(code: int, **headers: str) -> Act:
@@ -293,13 +319,7 @@ def cut(after: int) -> Act:
     """The right beginning, then the connection ends after so many bytes."""
 
     def act(handler: _Handler, path: Path) -> None:
-        data, start, size = handler.wanted(path) or (b"", 0, 0)
-        handler.send_response(206)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.send_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/{size}")
-        handler.end_headers()
-        handler.wfile.write(data[:after])
-        handler.wfile.flush()
+        handler.wfile.write(handler.part(path)[:after])
         handler.close_connection = True
 
     return act
@@ -314,6 +334,6 @@ def moved(to: str, code: int = 302) -> Act:
 
 
 @contextlib.contextmanager
-def served(root: Path) -> Iterator[Server]:
-    with Server(root) as server:
+def served(root: Path, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    with Server(root, tls) as server:
         yield server

@@ -1,6 +1,6 @@
 """Whole shards of another store, kept in a local folder that has a size.
 
-A shard is fetched once for all processes of a machine, checked against the other store's size, and put in its place
+A shard is fetched once for all processes of a machine, checked against the other store's version, and put in its place
 whole; the least recently used ones make room for it. The cache is never needed: what does not fit, or a disk that is full
 or broken, is read past, straight from the other store.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from wds_tools.errors import OptionError, StoreError
-from wds_tools.store.base import Chunk, Store
+from wds_tools.store.base import Chunk, Store, Version
 from wds_tools.store.local import LocalStore
 
 try:
@@ -29,7 +29,8 @@ _SUFFIX = ".tar"  # what is kept: everything else is small, and may change
 class CacheStore:
     """``store`` through a cache of at most ``max_bytes`` at ``path``. Many processes, and unrelated jobs, may share one.
 
-    The address and the size of a shard name its copy, so a shard that was replaced by one of another size is fetched anew.
+    The address and the version of a shard name its copy, so a shard that was replaced is fetched anew. Asking for the
+    version is a request; readers who know it hand it in.
     """
 
     def __init__(self, store: Store, path: str | os.PathLike[str], max_bytes: int) -> None:
@@ -48,19 +49,30 @@ class CacheStore:
     def size(self, name: str) -> int:
         return self._store.size(name)
 
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        kept = self._kept(name)
+    def version(self, name: str) -> Version:
+        return self._store.version(name)
+
+    def read(self, name: str, start: int = 0, length: int | None = None, version: Version | None = None) -> bytes:
+        kept = self._kept(name, version)
         if kept is not None:
             with contextlib.suppress(StoreError):  # another process made room meanwhile, or the disk is broken
                 return self._folder.read(kept, start, length)
-        return self._store.read(name, start, length)
+        return self._store.read(name, start, length, version)
 
-    def stream(self, name: str, start: int = 0) -> BinaryIO:
-        kept = self._kept(name)
+    def stream(self, name: str, start: int = 0, version: Version | None = None) -> BinaryIO:
+        kept = self._kept(name, version)
         if kept is not None:
             with contextlib.suppress(StoreError):
                 return self._folder.stream(kept, start)
-        return self._store.stream(name, start)
+        return self._store.stream(name, start, version)
+
+    def local_path(self, name: str, version: Version | None = None) -> str | None:
+        """The file of the whole copy, fetched if need be; None where there cannot be one, and this store reads past it.
+
+        It may be removed at any time, to make room; who has it open reads on.
+        """
+        kept = self._kept(name, version)
+        return None if kept is None else self._folder.url(kept)
 
     def list(self, prefix: str = "") -> list[str]:
         return self._store.list(prefix)
@@ -76,26 +88,26 @@ class CacheStore:
     def _forget(self, name: str) -> None:
         """What is written through this store is never read from an old copy, even one of the same size."""
         with contextlib.suppress(StoreError):
-            self._folder.delete(self._copy_name(name, self._store.size(name)))
+            self._folder.delete(self._copy_name(name, self._store.version(name)))
 
-    def _copy_name(self, name: str, size: int) -> str:
-        digest = hashlib.sha256(f"{self._store.url(name)} {size}".encode("utf-8", "surrogateescape")).hexdigest()
-        return digest[:32] + _SUFFIX
+    def _copy_name(self, name: str, version: Version) -> str:
+        identity = f"{self._store.url(name)} {version.size} {version.tag}"
+        return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32] + _SUFFIX
 
-    def _kept(self, name: str) -> str | None:
+    def _kept(self, name: str, version: Version | None) -> str | None:
         """The name of the whole copy in the cache, fetched if need be; None where the cache cannot have one."""
         if not name.endswith(_SUFFIX):
             return None
-        size = self._store.size(name)
-        kept = self._copy_name(name, size)
+        version = version or self._store.version(name)
+        kept = self._copy_name(name, version)
         if self._touch(kept):
             return kept
-        if size > self._max_bytes:
+        if version.size > self._max_bytes:
             return None
         try:
             with self._one_at_a_time(kept):
                 # Another process may have fetched it while this one waited.
-                return kept if self._touch(kept) or self._fetch(name, kept, size) else None
+                return kept if self._touch(kept) or self._fetch(name, kept, version) else None
         except StoreError:
             raise
         except OSError:  # a cache that cannot be used at all: no folder, no permission, read-only
@@ -109,11 +121,11 @@ class CacheStore:
             return False
         return True
 
-    def _fetch(self, name: str, kept: str, size: int) -> bool:
+    def _fetch(self, name: str, kept: str, version: Version) -> bool:
         """Copy the shard; errors of the other store are errors, those of the cache's disk make it answer False."""
-        self._make_room(size)
+        self._make_room(version.size)
         for last in (False, True):
-            source = _Counted(self._store, name)
+            source = _Counted(self._store, name, version)
             try:
                 self._folder.write_atomic(kept, source, durable=False)
             except StoreError:
@@ -124,9 +136,11 @@ class CacheStore:
                 self._make_room(self._max_bytes)  # the disk has less room than the cache may use
             else:
                 break
-        if source.count != size:
+        if source.count != version.size:
             self._folder.delete(kept)
-            raise StoreError(f"{self._store.url(name)} has {size} bytes and {source.count} came; it changed meanwhile")
+            raise StoreError(
+                f"{self._store.url(name)} has {version.size} bytes and {source.count} came; it changed meanwhile, run again"
+            )
         self._make_room(0)  # others may have fetched other shards at the same time
         return True
 
@@ -166,15 +180,16 @@ class CacheStore:
 class _Counted:
     """The chunks of a file in a store; tells whether reading them failed, and how many bytes there were."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, version: Version) -> None:
         self._store = store
         self._name = name
+        self._version = version
         self.count = 0
         self.failed = False
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            with self._store.stream(self._name) as file:
+            with self._store.stream(self._name, 0, self._version) as file:
                 while chunk := file.read(_STEP):
                     self.count += len(chunk)
                     yield chunk

@@ -16,8 +16,8 @@ import secrets
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from wds_tools.errors import NotFoundError, StoreError
-from wds_tools.store.base import Chunk
+from wds_tools.errors import ChangedError, NotFoundError, StoreError
+from wds_tools.store.base import Chunk, Version
 
 _READ_ONLY = 0o444
 _FLUSH = 8 << 20  # bytes between two hints to the disk that there is something to write
@@ -53,6 +53,8 @@ def _told(path: str, doing: str) -> Iterator[None]:
     """Says what an `OSError` means, as `store_error` does."""
     try:
         yield
+    except StoreError:
+        raise
     except OSError as error:
         raise store_error(error, path, doing) from error
 
@@ -71,6 +73,20 @@ def _begin_flush(fd: int, start: int, length: int) -> None:
     if hasattr(os, "posix_fadvise"):
         # Linux starts to write what is dirty; only what is on the disk already would leave the cache.
         os.posix_fadvise(fd, start, length, os.POSIX_FADV_DONTNEED)
+
+
+def _version(status: os.stat_result) -> Version:
+    """A file that is replaced is another file, or at least has another time."""
+    return Version(status.st_size, f"{status.st_ino:x}-{status.st_mtime_ns:x}")
+
+
+def _check(file: io.FileIO, path: str, expected: Version | None) -> None:
+    if expected is not None and _version(os.fstat(file.fileno())) != expected:
+        file.close()
+        raise ChangedError(
+            f"{path!r} is not the file that it was a moment ago; "
+            "begin anew, after 'wds-tools index' if it was replaced on purpose"
+        )
 
 
 class _Raw(io.FileIO):
@@ -118,9 +134,15 @@ class LocalStore:
         except OSError as error:
             raise store_error(error, path, "read") from error
 
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+    def version(self, name: str) -> Version:
+        path = self.url(name)
+        with _told(path, "read"):
+            return _version(os.stat(path))
+
+    def read(self, name: str, start: int = 0, length: int | None = None, version: Version | None = None) -> bytes:
         path = self.url(name)
         with _told(path, "read"), open(path, "rb", buffering=0) as file:
+            _check(file, path, version)
             file.seek(start)
             if length is None:
                 return file.readall()
@@ -136,10 +158,12 @@ class LocalStore:
             )
         return data
 
-    def stream(self, name: str, start: int = 0) -> BinaryIO:
+    def stream(self, name: str, start: int = 0, version: Version | None = None) -> BinaryIO:
         path = self.url(name)
         with _told(path, "read"):
-            file = io.BufferedReader(_Raw(path), 1 << 16)
+            raw = _Raw(path)
+            _check(raw, path, version)
+            file = io.BufferedReader(raw, 1 << 16)
             file.seek(start)
         return file
 

@@ -12,14 +12,14 @@ import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit, urlunsplit
 
 from braceexpand import braceexpand
 
 from wds_tools.errors import NotFoundError, OptionError
+from wds_tools.store.addresses import SCHEMES, find_remote
 from wds_tools.store.base import Store
-from wds_tools.store.http import HttpStore
 from wds_tools.store.local import LocalStore
+from wds_tools.store.options import StoreOptions
 
 MAX_NAMES = 1_000_000
 MAX_DEPTH = 100  # braces in braces
@@ -96,17 +96,25 @@ def _range_length(inner: str) -> int:
     return abs(distance) // (int(step) or 1) + 1
 
 
-def locate(dataset: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, remote: bool = False) -> Place:
+def locate(
+    dataset: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    remote: bool = False,
+    options: StoreOptions | None = None,
+) -> Place:
     """The store and the shard names that ``dataset`` means. `NotFoundError` says which part of it is not there.
 
-    With ``remote``, http and https addresses are taken too: of a folder, or of shards that all lie in one.
+    With ``remote``, http, https and s3 addresses are taken too: of a folder, or of shards of one server or bucket.
     """
     texts = [os.fspath(dataset)] if isinstance(dataset, (str, os.PathLike)) else [os.fspath(item) for item in dataset]
-    if remote and texts and all(text.startswith(("http://", "https://")) for text in texts):
-        return _remote(texts)
+    if remote and any(text.startswith(SCHEMES) for text in texts):
+        if not all(text.startswith(SCHEMES) for text in texts):
+            raise OptionError("some shards are local and others are not; give those of one place")
+        return Place(*find_remote([address for text in texts for address in expand_braces(text)], options))
+    for text in texts:
+        _refuse_urls(text, remote)
     if isinstance(dataset, (str, os.PathLike)):
         text = os.fspath(dataset)
-        _refuse_urls(text)
         if os.path.isdir(text):
             return Place(LocalStore(text), None)
         if os.path.basename(text) == "info.json" and os.path.isfile(text):
@@ -118,7 +126,6 @@ def locate(dataset: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *
 def _shards(texts: Sequence[str]) -> Place:
     paths: list[str] = []
     for text in texts:
-        _refuse_urls(text)
         for name in expand_braces(text):
             if os.path.isdir(name):
                 raise OptionError(f"{name!r} is a folder; give either one folder or a list of shards")
@@ -140,26 +147,11 @@ def _shards(texts: Sequence[str]) -> Place:
     return Place(LocalStore(root), tuple(os.path.relpath(path, root).replace(os.sep, "/") for path in full))
 
 
-def _remote(texts: Sequence[str]) -> Place:
-    addresses = [address for text in texts for address in expand_braces(text)]
-    if len(addresses) == 1 and not urlsplit(addresses[0]).path.endswith(".tar"):
-        address = addresses[0]
-        split = urlsplit(address)
-        if split.path.endswith("/info.json"):
-            address = urlunsplit(split._replace(path=split.path[: -len("/info.json")]))
-        return Place(HttpStore(address), None)
-    folders = {
-        urlunsplit(urlsplit(address)._replace(path=urlsplit(address).path.rpartition("/")[0])) for address in addresses
-    }
-    if len(folders) > 1:
-        raise OptionError("the shards lie in several folders or need several queries; give those of one folder")
-    return Place(HttpStore(folders.pop()), tuple(urlsplit(address).path.rpartition("/")[2] for address in addresses))
-
-
-def _refuse_urls(text: str) -> None:
+def _refuse_urls(text: str, remote: bool) -> None:
     """Nothing is ever handed to a shell, and remote places have stores of their own."""
     if text.startswith("pipe:"):
         raise OptionError(f"{text.split()[0]!r} asks for a shell command, which is never run; give a path")
     if "://" in text:
         shown = re.sub(r"//[^/]*@", "//", text.partition("?")[0])  # neither a signature nor a password
-        raise OptionError(f"{shown!r} is a URL; this command reads local datasets")
+        reads = "http, https and s3 addresses are read" if remote else "this command reads local datasets"
+        raise OptionError(f"{shown!r} is a URL; {reads}")
