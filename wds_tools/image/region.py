@@ -57,7 +57,7 @@ def open_picture(data: bytes | memoryview, max_pixels: int = codec.MAX_PIXELS) -
         except DecodeError:
             return Pixels(codec.decode(data, max_pixels))  # Pillow may know better, or say what is wrong
         codec.limit((header.width, header.height), max_pixels)
-        if len(header.components) in (1, 3) and header.precision == 8:
+        if header.height and len(header.components) in (1, 3) and header.precision == 8:
             return Jpeg(data, header, max_pixels)
     return Pixels(codec.decode(data, max_pixels))
 
