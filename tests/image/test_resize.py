@@ -181,7 +181,7 @@ def test_mirrored_is_flipped_without_the_kernel(monkeypatch):
 @settings(max_examples=60, deadline=None)
 @given(jobs())
 def test_without_the_kernel_it_differs_by_the_rounding(job):
-    pixels, box, height, width = job
+    pixels, _, height, width = job
     with_kernel = resized(*job), resized(pixels, whole(pixels), height, width)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "kernel", None)

@@ -188,3 +188,10 @@ def photograph(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
 def encoded(pixels: NDArray[np.uint8], kind: str = "jpg", **options: Any) -> bytes:
     """These pixels as a file."""
     return saved(Image.fromarray(pixels), kind, **options)
+
+
+def turned(data: bytes, orientation: int) -> bytes:
+    """This JPEG with an EXIF orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return with_segments(data, exif.tobytes(), marker=0xE1)
