@@ -171,13 +171,13 @@ def photograph(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
     """Pixels with what a photograph has: large shapes, edges, and detail that grows finer and fainter."""
     rng = np.random.default_rng(seed)
     total = np.zeros((height, width, 3))
-    coarse, strength = 3, 100.0
+    coarse, strength = 3, 60.0
     while coarse < 2 * max(width, height):
         grid = rng.uniform(-1, 1, (min(coarse, height), min(coarse, width), 3))
         grid = grid * 0.4 + grid.mean(axis=2, keepdims=True) * 0.6
         bands = [Image.fromarray(grid[..., c].astype(np.float32)).resize((width, height), 3) for c in range(3)]
         total += strength * np.stack([np.asarray(band) for band in bands], -1)
-        coarse, strength = coarse * 2, strength * 0.62
+        coarse, strength = coarse * 2, strength * 0.9
     y, x = np.mgrid[:height, :width]
     for _ in range(6):  # discs with sharp edges
         centre, radius = rng.uniform(0, 1, 2) * (height, width), rng.uniform(0.05, 0.25) * min(width, height)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 SPARE = 1.25
 """How many times the output a box must stay when the decoder scales it. The decoder's own filter is sharper than the
-resize after it: with 1 the result is 1.4 grey levels from torchvision's where the decoder scaled, with 1.25 it is 1.0,
-with 2 it is 0.5; unscaled it is 0.17 (means over photographs)."""
+resize after it: of 400 ImageNet photographs cropped to 128 pixels, those that the decoder scaled are 1.5 grey levels
+from torchvision's with 1, 1.1 with 1.25 and 0.4 with 2 (means; the worst one 5.1, 3.7 and 0.5). Unscaled ones are 0.15
+away, and no pixel by more than one."""
 MOST_RATIO = 1e6  # no picture is so wide, and arithmetic with it stays finite
 ATTEMPTS = 10  # at a crop of the drawn shape, before the middle is taken; as in torchvision
 
