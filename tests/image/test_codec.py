@@ -576,7 +576,7 @@ def test_whole_bytes_come_with_their_kind():
 
 def test_the_limit_names_the_size():
     codec.limit((40, 30), 1200)
-    with pytest.raises(DecodeError, match="^40x30 is 1200 pixels, above the limit of 1199$"):
+    with pytest.raises(DecodeError, match=r"^40x30 is 1200 pixels, above the limit of 1199$"):
         codec.limit((40, 30), 1199)
 
 

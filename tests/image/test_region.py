@@ -279,6 +279,16 @@ def test_so_is_any_box_of_any_size(sampling, width, height, orientation, factor,
     assert_holds(picture.region(box, factor), box, expected, scaled_origin(picture, expected, orientation, factor))
 
 
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_narrow_cut_at_any_edge_is_smoothed_as_the_whole_is(sampling, factor):
+    data = sampled(sampling, 107, 107)
+    expected, picture = whole_scaled(data, factor), open_picture(data)
+    for low in [*range(12), *range(95, 107)]:
+        for box in (Box(low, 50, low + 1, 51), Box(50, low, 51, low + 1)):
+            assert_holds(picture.region(box, factor), box, expected)
+
+
 def test_progressive_files_are_scaled_as_well():
     data = images.encoded(images.photograph(203, 177), progressive=True)
     found = open_picture(data).region(Box(50, 40, 150, 140), 4)
@@ -319,6 +329,11 @@ BAD = {
 def test_bad_files_are_decode_errors(data, reason, either_way):
     with pytest.raises(DecodeError, match=reason):
         read(data)
+
+
+def test_without_a_height_nothing_is_opened():
+    with pytest.raises(DecodeError, match="cannot decode"):
+        open_picture(BAD["no height"][0])
 
 
 LIMITED = {
