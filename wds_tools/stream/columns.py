@@ -70,6 +70,7 @@ class Memory:
         """The rows are not sent."""
         if self._slots is not None and self._slot is not None:
             self._slots.give_back(self._slot)
+        self._slot = self._tensor = None
 
 
 class Column(Protocol):
@@ -213,8 +214,9 @@ class Wholes:
             self._layout.header, self._layout.shape = npy_header(value), self._rows.shape[1:]
 
     def _open(self, shape: tuple[int, ...]) -> bool:
-        """Whether the batch's rows have this shape; the first one decides."""
-        if self._rows is None:
+        """Whether the batch's rows have this shape; the first one that is kept decides."""
+        if self._rows is None or (not self._count and self._rows.shape[1:] != shape):
+            self._memory.drop()
             self._rows = self._memory.rows((self._size, *shape))
         return bool(self._rows.shape[1:] == shape)
 
