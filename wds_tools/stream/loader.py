@@ -169,7 +169,11 @@ class ShardLoader(DataLoader[Any]):
         except StopIteration:
             raise WdsToolsError("a worker ended before its batches did; this is a bug, please report it") from None
         if isinstance(made, _Failure):
-            raise made.error
+            try:
+                raise made.error
+            finally:
+                # Its trace has this frame. What the garbage collector must find is not shut down well: 5 s a worker.
+                del made
         batch, bad = made
         return tuple(self._unpacked(value) for value in batch), bad
 
