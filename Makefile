@@ -23,7 +23,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "Python cannot make virtual environments here; on Debian: apt-get install python3-venv" >&2; exit 1; }
 
-$(VENV)/.installed: setup.cfg setup.py pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed: setup.cfg setup.py pyproject.toml constraints.txt $(wildcard wds_tools/image/kernel/*) | $(BIN)/python
 	@echo "installing wds_tools and what it needs"
 	@$(PIP) --config-settings editable_mode=compat -e .
 	@touch $@
@@ -55,6 +55,7 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	@$(BIN)/python benchmarks/convert.py
 	@$(BIN)/python benchmarks/read.py
+	@$(BIN)/python benchmarks/decode.py
 
 clean:
 	rm -rf build dist $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -52,6 +52,7 @@ def guarded(place: Path, command: str, *banned: str) -> Said:
         "--help",
         "--version",
         "convert --help",
+        "bench --help",
         "convert tree {new}/data --workers 0",
         "convert tree {new}/data --max-count 4 --workers 2",
         "convert tree {new}/data --metadata --siblings",

@@ -31,6 +31,19 @@ def pixels(width: int = 40, height: int = 30) -> NDArray[np.uint8]:
     return np.stack([red, green, (red * green // 255 + 64) % 256], -1).astype(np.uint8)
 
 
+def scene(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Something like a photograph: light from one side, round things with sharp edges, and noise."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    scene = rng.uniform(0, 180, 3) + (x / width)[..., None] * rng.uniform(-80, 80, 3)
+    for _ in range(6):
+        centre, radius = rng.uniform(0, (height, width)), rng.uniform(0.05, 0.4) * max(width, height)
+        inside = (y - centre[0]) ** 2 + (x - centre[1]) ** 2 < radius**2
+        scene[inside] = scene[inside] / 2 + rng.uniform(0, 140, 3)
+    noise = rng.normal(0, rng.uniform(0, 25), (height, width, 1))
+    return np.asarray(np.clip(scene + noise, 0, 255), np.uint8)
+
+
 def picture(width: int = 40, height: int = 30, mode: str = "RGB") -> Image.Image:
     image = Image.fromarray(pixels(width, height))
     if mode in ("LA", "RGBA", "PA"):

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from wds_tools.image import tiles
+
 
 def _missing(reason: str) -> None:
     if os.environ.get("WDS_TOOLS_NO_SKIP"):
@@ -27,6 +29,12 @@ def tool(name: str) -> str:
     if path is None:
         _missing(f"{name} is not installed")
     return str(path)
+
+
+def kernel() -> None:
+    """The C kernel, which is built where there is a compiler."""
+    if tiles.kernel is None:
+        _missing("the C kernel was not built")
 
 
 def strace() -> str:

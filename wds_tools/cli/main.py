@@ -25,6 +25,7 @@ COMMANDS = {
     "index": "Make indexes and a manifest for shards made by others.",
     "verify": "Check every byte of a dataset.",
     "info": "Show what a dataset consists of.",
+    "bench": "Measure how fast a dataset loads here, and what limits it.",
     "extract": "Turn a dataset back into a folder of images.",
     "demo": "Make a small labelled image tree to try things on.",
 }

@@ -12,10 +12,12 @@ that suit this file best (T.81, annex K.2). Metadata, quantisation tables and wh
 
 * The tile width is, of the divisors of a row that give half to twice ``pixels``, the nearest to it by ratio; where there is
   none (rows of 31 MCUs) a row is one tile. The height is that of an MCU.
-* On 400 ImageNet photographs tiles of 64 pixels cost 0.9 % in size; 32: 2.5 %; 128: 0.4 %. Best tables save 5 %
+* On 400 ImageNet photographs tiles of 64 pixels cost 0.9 % in size; 32: 2.5 %; 128: 0.3 %. Best tables save 5 %
   where the file had the standard ones, which pays for the tiles; most ImageNet files have their own already.
 * A file that is not tiled is cropped as well, by the kernel only: it walks over the Huffman codes, several at a look, copies the
-  bits of the box's MCUs, and codes anew the DC differences that open a row. Walking costs a quarter of decoding.
+  bits of the box's MCUs, and codes anew the DC differences that open a row.
+* RandomResizedCrop boxes of these photographs, cut and decoded, in ms of processor time: whole 1.49; walked 1.12, of which
+  0.43 is the walk; tiles of 128 pixels 0.96, 64: 0.83, 32: 0.78.
 
 A crop decodes to exactly the pixels that the whole would have there. Decoders smooth chroma across MCUs, so a cut keeps a
 pixel's distance from the box where the picture goes on; that is enough for libjpeg-turbo at full scale.

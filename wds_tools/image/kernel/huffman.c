@@ -149,8 +149,8 @@ static void limit_lengths(unsigned *counts, unsigned longest)
         }
 }
 
-/* Huffman's algorithm over sorted weights: trees come to be in the order of their weight, so two queues do. A made-up symbol,
- * rarer than all, takes the code of ones only. */
+/* Huffman's algorithm over sorted weights: trees come to be in the order of their weight, so two queues do. A made-up
+ * symbol, rarer than all, takes the code of ones only. */
 void huffman_encoder_best(huffman_encoder *table, const uint64_t *frequency)
 {
     tree nodes[2 * 257];

@@ -1,7 +1,7 @@
 /* Huffman tables, T.81 annexes C and K.2: for reading, for writing, best for given counts.
  *
- * Codes are read by a look at the next LOOK bits. Two tables answer: `symbol` one symbol at a time, and for AC codes `skip` as
- * many as can be seen at once when their values do not matter: where a coefficient's code lies whole within the look,
+ * Codes are read by a look at the next LOOK bits. Two tables answer: `entry` one symbol at a time, and for AC codes
+ * `skip` as many as can be seen at once when their values do not matter: where a coefficient's code lies whole within the look,
  * the length of its value is known, and the next code begins behind it.
  */
 #ifndef WDS_HUFFMAN_H

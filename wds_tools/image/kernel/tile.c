@@ -69,6 +69,28 @@ static ALWAYS_INLINE bool take_block(bit_reader *in, const huffman_decoder *tabl
     return k == 63;
 }
 
+/* Reads a DC difference and counts what it is from `*written`, the block before in the tile, or else writes that. */
+static ALWAYS_INLINE verdict take_difference(walker *walk, bit_reader *in, unsigned c, int32_t *written,
+                                             uint64_t *counts, const huffman_encoder *dc, bit_writer *to)
+{
+    int32_t difference;
+    bits_fill(in);
+    if (!read_difference(walk->dc_table[c], in, &difference))
+        return BAD_CODES;
+    int32_t value = walk->dc[c] += difference;
+    difference = value - *written;
+    *written = value;
+    unsigned category = category_of(difference);
+    if (value < -MAX_DC || value > MAX_DC || category >= DC_CATEGORIES)
+        return BAD_DC;
+    if (counts)
+        counts[category]++;
+    else
+        bits_put(to, (uint32_t)dc->code[category] << category | difference_bits(difference, category),
+                 dc->length[category] + category);
+    return FINE;
+}
+
 /* One way over the scan: counts into `counts`, or else writes with `tables`. */
 static ALWAYS_INLINE verdict pass(walker *walk, unsigned k, statistics *counts, const encoders *tables, buffer *out)
 {
@@ -100,29 +122,13 @@ static ALWAYS_INLINE verdict pass(walker *walk, unsigned k, statistics *counts, 
             for (unsigned b = 0; b < image->blocks; b++) {
                 unsigned c = image->block_component[b];
                 unsigned dc = image->component[c].dc_table, ac = image->component[c].ac_table;
-                int32_t difference;
-                bits_fill(&in);
-                if (!read_difference(walk->dc_table[c], &in, &difference)) {
+                said = take_difference(walk, &in, c, &written[c], counts ? counts->dc[dc] : NULL,
+                                       counts ? NULL : &tables->dc[dc], &to);
+                if (said == FINE && !take_block(&in, walk->ac_table[c], counts ? counts->ac[ac] : NULL,
+                                                counts ? NULL : &tables->ac[ac], &to))
                     said = BAD_CODES;
+                if (said != FINE)
                     break;
-                }
-                int32_t value = walk->dc[c] += difference;
-                difference = value - written[c];
-                written[c] = value;
-                unsigned category = category_of(difference);
-                if (value < -MAX_DC || value > MAX_DC || category >= DC_CATEGORIES) {
-                    said = BAD_DC;
-                    break;
-                }
-                if (counts)
-                    counts->dc[dc][category]++;
-                else
-                    bits_put(&to, (uint32_t)tables->dc[dc].code[category] << category | difference_bits(difference, category),
-                             tables->dc[dc].length[category] + category);
-                if (!take_block(&in, walk->ac_table[c], counts ? counts->ac[ac] : NULL, counts ? NULL : &tables->ac[ac], &to)) {
-                    said = BAD_CODES;
-                    break;
-                }
             }
             if (said == FINE && bits_overrun(&in))
                 said = BAD_CODES;
@@ -224,13 +230,13 @@ static void write_head(const jpeg *image, unsigned k, const encoders *tables, bu
     buffer_append(out, image->data + image->sos, image->scan - image->sos);
 }
 
-/* Behind the scan the end of the image must follow, at once but for fill bytes. */
-static bool ends_here(const walker *walk)
+/* Behind the scan the end of the image must follow, at once but for fill bytes, which are passed. */
+static bool ends_here(walker *walk)
 {
-    size_t at = walk->at, size = walk->image->size;
-    while (at < size && walk->image->data[at] == 0xFF)
-        at++;
-    return at < size && walk->image->data[at] == 0xD9;
+    size_t size = walk->image->size;
+    while (size - walk->at > 1 && walk->image->data[walk->at + 1] == 0xFF)
+        walk->at++;
+    return size - walk->at > 1 && walk->image->data[walk->at + 1] == 0xD9;
 }
 
 verdict jpeg_tile(const uint8_t *data, size_t size, unsigned pixels, bool optimise, buffer *out)
@@ -259,7 +265,10 @@ verdict jpeg_tile(const uint8_t *data, size_t size, unsigned pixels, bool optimi
         write_head(&image, k, tables, out);
         rewind_walker(&walk);
         said = write_scan(&walk, k, tables, out);
-        buffer_append(out, data + walk.at, size - walk.at);
+        if (said == FINE && !ends_here(&walk))
+            said = BAD_MARKERS; /* the bytes changed under our hands */
+        else
+            buffer_append(out, data + walk.at, size - walk.at);
         if (out->failed)
             said = NO_MEMORY;
     }

@@ -1,7 +1,7 @@
 /* Walking the MCUs of a scan without decoding them: where their bits lie, and their DC values.
  *
- * A walker holds one restart segment (the whole scan when there are no restart markers) with the stuffed zeros taken out, so that
- * a bit position is a plain number and bits can be copied in bulk. Nothing is believed: a code that does not exist,
+ * A walker holds one restart segment (the whole scan when there are no restart markers) with the stuffed zeros taken
+ * out, so that a bit position is a plain number and bits can be copied in bulk. Nothing is believed: a code that does not exist,
  * a block of more than 64 coefficients, bits behind the segment's end, or a DC value that eight bits of precision cannot
  * give, stop the walk.
  */
