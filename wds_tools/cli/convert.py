@@ -117,7 +117,7 @@ def command(
     else:
         _summarise(result, time.monotonic() - started)
         if options["tile"] and result.built and not result.tiled:
-            click.echo("no image could be tiled: only JPEGs can, and not the progressive ones")
+            click.echo("no image was tiled: tiles are for JPEGs larger than one, and not for progressive ones")
 
 
 def _summarise(result: Result, seconds: float) -> None:
