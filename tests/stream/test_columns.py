@@ -21,7 +21,7 @@ from wds_tools.image.presets import Decode, RandomResizedCrop, ResizeCenterCrop,
 from wds_tools.stream.batch import Batcher, Fields
 from wds_tools.stream.dataset import ShardDataset
 from wds_tools.stream.loader import ShardLoader
-from wds_tools.stream.slots import Slots
+from wds_tools.stream.slots import FREE, Slots
 
 SEED = 3
 SAMPLES = 21
@@ -312,6 +312,35 @@ def test_arrays_that_differ_come_right_wherever_they_are(
         expected = [pixels_of(data) for data in files]
         assert isinstance(value, torch.Tensor) == (len({each.shape for each in expected}) == 1)
         assert all(torch.equal(*pair) for pair in zip(value, expected, strict=True))
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+@pytest.mark.parametrize("odd", [*ODD.values(), *WRONG.values()], ids=[*ODD, *WRONG])
+def test_arrays_that_come_as_bytes_are_the_same(odd: bytes, at: int) -> None:
+    files = [streams.array(number) for number in range(5)]
+    files[at] = odd
+    batch = Batcher(Fields(("npy",)), Decode()).begin(5)
+    for number, data in enumerate(files):
+        if number == at and odd in WRONG.values():
+            with pytest.raises(DecodeError):
+                batch.add({"npy": data}, 0)
+        else:
+            batch.add({"npy": data}, 0)
+    expected = [pixels_of(data) for data in files if data not in WRONG.values()]
+    (value,) = batch.done()
+    assert isinstance(value, torch.Tensor) == (len({each.shape for each in expected}) == 1)
+    assert all(torch.equal(*pair) for pair in zip(value, expected, strict=True))
+
+
+@pytest.mark.skipif(not Slots.possible(), reason="this system has no memory of this kind")
+def test_batches_that_are_no_tensor_give_their_slots_back(tmp_path: Path) -> None:
+    files = [npy(noise(number, (80 + number % 2, 72, 3))) for number in range(20)]
+    folder = packed(tmp_path / "data", "npy", files.__getitem__, len(files))
+    made = loader(folder, 1, Decode(), fields=("npy", "cls"), shuffle=False)
+    for images_, labels in made:
+        assert isinstance(images_, list)
+        assert all(torch.equal(i, pixels_of(files[n])) for i, n in zip(images_, labels.tolist(), strict=True))
+    assert set(made.dataset.slots._states.tolist()) == {FREE}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -114,15 +114,16 @@ def test_what_has_nowhere_to_land_comes_as_bytes(tmp_path: Path, monkeypatch: py
 
 
 def test_fields_that_land_are_refused_for_the_same_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    large(tmp_path / "data")
-    opened = ShardReader(find_shards(tmp_path / "data", None))
-    opened.read(0, 0)
+    bodies = large(tmp_path / "data")
+    opened = ShardReader(find_shards(tmp_path / "data", None), {"bin"})
+    offset = opened.place(0, 3)[2]
     shard = tmp_path / "data" / SHARD
     shard.chmod(0o644)
-    with open(shard, "r+b") as file:
-        file.truncate(2 * reader.SMALL)
-    with pytest.raises(StaleIndexError, match="ends at byte"):
-        opened.read(0, 3, {"bin": Ground()})
+    for length in (len(bodies[3]) - 1, 50, 0, -1000):
+        with open(shard, "r+b") as file:
+            file.truncate(offset + length)
+        with pytest.raises(StaleIndexError, match="ends at byte"):
+            opened.read(0, 3, {"bin": Ground()})
     monkeypatch.setattr(reader, "MAX_FIELD", 5000)
     with pytest.raises(SampleError, match="at most 5000 are read"):
         opened.read(0, 0, {"bin": Ground()})

@@ -126,6 +126,27 @@ def test_whatever_looks_at_the_memory_keeps_it(view: Any) -> None:
     assert slots._states.tolist() == [FREE]
 
 
+def test_a_batch_that_is_shared_with_other_processes_moves_out_of_its_slot() -> None:
+    slots = Slots(1, 1, 1000)
+    tensor = slots.take(sent(slots, 7)).share_memory_()
+    assert slots._states.tolist() == [FREE]
+    sent(slots, 8)
+    assert tensor.unique().tolist() == [7]
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_loop_that_fetches_ahead_does_not_run_out(folder: Path, ahead: int) -> None:
+    made = loader(folder, 2, 1)
+    held: list[Any] = []
+    for batch in made:
+        slots = slots_of(made)
+        first = slots._memory.ctypes.data
+        assert first <= batch[0].data_ptr() < first + slots._memory.nbytes
+        held = [*held[-ahead:], batch]
+        for each in held:
+            assert_right(each)
+
+
 def test_slots_are_whole_and_apart() -> None:
     slots = Slots(2, 2, 5000)
     size = slots._size

@@ -208,6 +208,10 @@ class Wholes:
                 self._next = None  # it is in its place
                 return
             value = b"".join(value)
+        elif value.startswith(self._layout.header) and (pieces := self.landing(len(value))) is not None:
+            pieces[1][:] = memoryview(value)[len(pieces[0]) :]  # what came with others: no header is parsed twice
+            self._next = None
+            return
         self._next = codec.decode(value)
         if self._apart is None and self._open(self._next.shape):
             self._rows[self._count], self._next = self._next, None

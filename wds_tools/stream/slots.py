@@ -23,7 +23,9 @@ import numpy as np
 import torch
 
 FREE, SENT, TAKEN = 0, 1, 2
-SPARE = 2  # slots of a worker beyond what it prefetches: one being filled, one that the loop works on
+# Slots of a worker beyond what it prefetches: what the loop works on, what it is just given, and what frameworks fetch
+# ahead of it. The first free one is taken, so those that are never needed are never there.
+SPARE = 4
 PAGE = mmap.ALLOCATIONGRANULARITY
 
 
