@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import others, trees
+from tests.support import images, needs, others, trees
 from tests.support.commands import PYTHON, SCRIPT, Said, call, run, run_python
 from wds_tools._version import VERSION
 from wds_tools.cli.main import COMMANDS
@@ -103,7 +103,7 @@ def test_the_example_runs(tmp_path: Path, command: str) -> None:
 def test_convert_has_every_option_it_is_described_with() -> None:
     wanted = (
         "--split --max-size --max-count --seed --no-shuffle --workers --image-size --quality --encode --classes --metadata "
-        "--on-error --engine --task --overwrite --siblings"
+        "--on-error --engine --task --overwrite --siblings --tile"
     )
     helps = call("convert", "--help").out
     assert [name for name in wanted.split() if name not in helps] == []
@@ -202,6 +202,48 @@ def test_what_was_left_out_is_told_apart_from_the_answer(tmp_path: Path) -> None
         "  … and 2 more; 'skipped' in info.json lists them",
         "not images by name, left out: 1 .md, 1 .txt",
     ]
+
+
+def test_tiling_tells_how_many_and_what_it_cost(tmp_path: Path) -> None:
+    needs.kernel()
+    large = images.jpeg(300, 200)
+    files = {f"cat/{number}.jpg": large + bytes(number) for number in range(3)}
+    trees.make(tmp_path / "tree", files | {"cat/p.jpg": images.jpeg(progressive=True), "cat/q.png": images.png()})
+    words = ("convert", tmp_path / "tree", tmp_path / "data", "--tile", "--workers", "0")
+    made = json.loads(call(*words, "--json").out)
+    assert (made["jpegs"], made["tiled"]) == (4, 3)
+    assert made["tiled_from"] == 3 * len(large) + 3
+    assert made["tiled_to"] == sum(
+        len(fields["jpg"]) for key, fields in trees.read(tmp_path / "data") if key in ("cat/0", "cat/1", "cat/2")
+    )
+    lines = call(*words, "--overwrite").out.splitlines()
+    growth = made["tiled_to"] / made["tiled_from"] - 1
+    assert lines[1:] == [f"3 of 4 JPEGs tiled; their size changed by {growth:+.1%}"]
+    again = call(*words)
+    assert "nothing to do" in again.out
+    assert again.out.count("\n") == 1
+    for path in (tmp_path / "tree").glob("cat/[0-9].jpg"):
+        path.unlink()
+    assert call(*words, "--overwrite").out.splitlines()[1:] == [
+        "no image was tiled: tiles are for JPEGs larger than one, and not for progressive ones"
+    ]
+
+
+WITHOUT_KERNEL = """
+import sys
+sys.modules["wds_tools.image._kernel"] = None
+from wds_tools.cli.main import main
+main()
+"""
+
+
+def test_without_the_kernel_tiling_is_refused_before_anything_is_made(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    said = run_python("-c", WITHOUT_KERNEL, "convert", place / "tree", out, "--tile", "--workers", "2")
+    assert one_sentence(said, 1).startswith("tiling needs the C kernel, which was not built")
+    assert not out.exists()
+    said = run_python("-c", WITHOUT_KERNEL, "convert", place / "tree", out, "--workers", "0")
+    assert (said.code, said.err) == (0, "")
 
 
 def test_verify_lists_a_hundred_problems_and_counts_the_others(tmp_path: Path) -> None:
@@ -327,6 +369,10 @@ USAGE = [
     ("verify", "Missing argument 'DATASET...'"),
     ("convert tree {new} --sede 1", "No such option '--sede'"),
     ("convert tree {new} --max-size lots", "size 'lots' is not understood; write for example 256MB, 1GiB or 500000"),
+    *(
+        (f"convert tree {{new}} --tile --encode {kind}", f"tile is for JPEGs, and encode is '{kind}'")
+        for kind in ("npy", "png", "webp")
+    ),
     ("convert tree {new} --max-size 10", "max_size is 10 bytes; a shard needs at least 10240"),
     ("convert tree {new} --max-count 0", "max_count is 0; it must be at least 1"),
     ("convert tree {new} --max-count many", "'many' is not a valid integer"),

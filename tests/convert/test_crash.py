@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import images, processes, trees
+from tests.support import images, needs, processes, trees
 from tests.support.processes import Command, Traced, assert_nothing_looks_whole, assert_same, run, traced
 from wds_tools.convert.run import convert_tree
 
@@ -94,6 +94,22 @@ def test_fault_42_killed_again_and_again_every_run_goes_on_where_the_last_one_st
         assert stood.items() <= standing.items()
         stood = standing
     assert_same(out, small_made)
+
+
+def test_fault_42_killed_while_it_tiles_a_second_run_makes_the_same_bytes(tmp_path: Path) -> None:
+    needs.kernel()
+    files = {f"a/{number:02d}.jpg": images.jpeg(200 + number, 150) for number in range(12)}
+    source = trees.make(tmp_path / "tree", files)
+    words = ("--max-count", "4", "--tile", "--workers", "0")
+    expected = made(tmp_path / "undisturbed", source, *words)
+    for number in (5, 8, 11):  # in the first shard, in the second, in the third
+        out = tmp_path / f"killed-{number}"
+        trace = killed(tmp_path / "log", f"rename:signal=KILL:when={number}", "convert", source, out, *words)
+        assert trace.said.code == -signal.SIGKILL, trace
+        assert_nothing_looks_whole(out)
+        said = run("convert", source, out, *words)
+        assert "12 of 12 JPEGs tiled" in said.out, said
+        assert_same(out, expected)
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync", "write"])

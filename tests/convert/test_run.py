@@ -5,11 +5,11 @@ from itertools import permutations
 
 import pytest
 
-from tests.support import images, trees
+from tests.support import images, needs, trees
 from tests.support.processes import Command, assert_same
 from wds_tools.convert.run import convert_tree
-from wds_tools.errors import OptionError, SampleError, SourceChangedError, SourceError, TargetError
-from wds_tools.image import codec
+from wds_tools.errors import MissingExtraError, OptionError, SampleError, SourceChangedError, SourceError, TargetError
+from wds_tools.image import codec, tiles
 from wds_tools.tools.verify import verify_dataset
 
 
@@ -124,11 +124,15 @@ OPTIONS = {
     "metadata": {"max_count": 3, "metadata": True},
     "encoded": {"max_count": 6, "encode": "webp", "image_size": 6},
     "bad images skipped": {"max_count": 3, "on_error": "skip"},
+    "tiled": {"max_count": 3, "tile": True},
 }
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_every_file_has_the_same_bytes_whatever_the_workers_place_and_times(source, tmp_path, options):
+    if options.get("tile"):
+        needs.kernel()
+        trees.write(source, "ant/large.jpg", images.jpeg(300, 200))
     if options.get("on_error") == "skip":
         trees.make(source, {"ant/empty.jpg": b"", "cat/text.jpg": b"no image", "bee/cut.png": images.png()[:-20]})
         os.mkfifo(source / "bee/fifo.jpg")
@@ -166,6 +170,86 @@ def test_running_again_makes_only_what_has_no_receipt_and_the_same_bytes(source,
     assert_same(tmp_path / "out", expected)
     kept = {path.name for path in shards(tmp_path / "out") if path.stat().st_ino == before.get(path.name)}
     assert {f"train-00000{number}.tar" for number in (0, 2, 4, 5)} <= kept
+
+
+def test_a_tiled_run_goes_on_with_what_an_earlier_one_counted(source, tmp_path):
+    needs.kernel()
+    for number in range(6):
+        trees.write(source, f"cat/large{number}.jpg", images.jpeg(200 + number, 150))
+    whole = convert(source, tmp_path / "whole", max_count=3, tile=True)
+    expected = trees.snapshot(tmp_path / "whole")
+    assert (whole.samples, whole.jpegs, whole.tiled) == (26, 25, 6)  # a PNG, and small pictures that one tile holds
+    last = trees.read_shard(shards(tmp_path / "whole")[-1])[-1][0]
+    [path] = source.glob(f"{last}.*")
+    good = path.read_bytes()
+    path.write_bytes(bytes(len(good)))
+    with pytest.raises(SampleError, match=last):
+        convert(source, tmp_path / "out", max_count=3, tile=True)
+    path.write_bytes(good)
+    result = convert(source, tmp_path / "out", max_count=3, tile=True)
+    assert 0 < result.built < whole.built
+    assert (result.tiled, result.tiled_from, result.tiled_to) == (whole.tiled, whole.tiled_from, whole.tiled_to)
+    assert_same(tmp_path / "out", expected)
+
+
+def test_a_receipt_from_before_there_were_tiles_stands(source, tmp_path):
+    options = {"max_count": 3, "task": (0, 2)}
+    convert(source, tmp_path / "out", **options)
+    for path in (tmp_path / "out/.wds_tools/train").glob("*.receipt"):
+        content = {name: value for name, value in json.loads(path.read_text()).items() if not name.startswith("tiled")}
+        path.write_text(json.dumps(content))
+    result = convert(source, tmp_path / "out", max_count=3, task=(1, 2))
+    assert (result.complete, result.tiled, result.tiled_from) == (True, 0, 0)
+
+
+def test_tiled_shards_hold_the_same_samples_and_pixels(source, tmp_path):
+    needs.kernel()
+    trees.write(source, "ant/large.jpg", images.jpeg(300, 200))
+    trees.write(source, "bee/progressive.jpg", images.jpeg(300, 200, progressive=True))
+    plain, result = convert(source, tmp_path / "plain"), convert(source, tmp_path / "tiled", tile=True)
+    assert (plain.tiled, plain.tiled_from, plain.tiled_to) == (0, 0, 0)
+    assert (result.samples, result.jpegs, result.tiled) == (plain.samples, plain.jpegs, 1)
+    for (key, fields), (other, tiled) in zip(
+        trees.read(tmp_path / "plain"), trees.read(tmp_path / "tiled"), strict=True
+    ):
+        assert (key, list(fields), fields["cls"]) == (other, list(tiled), tiled["cls"])
+        for kind in set(fields) - {"cls"}:
+            assert (codec.decode(fields[kind]) == codec.decode(tiled[kind])).all()
+    assert verify_dataset(tmp_path / "tiled", decode=True, workers=0).problems == []
+
+
+def test_the_manifest_speaks_of_tiles_only_where_they_were_asked_for(source, tmp_path):
+    needs.kernel()
+    convert(source, tmp_path / "plain")
+    assert "tile" not in info(tmp_path / "plain")["settings"]["train"]
+    assert convert(source, tmp_path / "plain").built == 0
+    with pytest.raises(TargetError, match="with other options"):
+        convert(source, tmp_path / "plain", tile=True)
+    convert(source, tmp_path / "tiled", tile=True)
+    assert info(tmp_path / "tiled")["settings"]["train"]["tile"] is True
+    assert convert(source, tmp_path / "tiled", tile=True).built == 0
+    with pytest.raises(TargetError, match="with other options"):
+        convert(source, tmp_path / "tiled")
+
+
+def test_tasks_of_an_array_agree_on_tiles(source, tmp_path):
+    needs.kernel()
+    for first, second in ((True, False), (False, True)):
+        target = tmp_path / f"out-{first}"
+        convert(source, target, max_count=3, task=(0, 2), tile=first)
+        before = names(target)
+        with pytest.raises(TargetError, match="unfinished conversion with other options"):
+            convert(source, target, max_count=3, task=(1, 2), tile=second)
+        assert names(target) == before
+        assert convert(source, target, max_count=3, task=(1, 2), tile=first).complete
+
+
+def test_without_the_kernel_nothing_is_begun(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles, "kernel", None)
+    with pytest.raises(MissingExtraError, match="C compiler"):
+        convert(source, tmp_path / "out", tile=True)
+    assert not (tmp_path / "out").exists()
+    assert convert(source, tmp_path / "out").built
 
 
 def test_what_an_unfinished_run_with_other_options_left_does_not_stay(source, tmp_path):

@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.support import images, trees
+from tests.support import images, needs, trees
 from wds_tools.convert import sources, tree
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.plan import make_plan
 from wds_tools.convert.shard import CHUNK, Job, build_shard, output_scale
 from wds_tools.convert.workspace import Workspace
 from wds_tools.errors import DecodeError, SampleError, SourceChangedError, StoreError
-from wds_tools.image import codec
+from wds_tools.image import codec, tiles
 from wds_tools.store.local import LocalStore
 
 
@@ -599,3 +599,112 @@ def test_the_scale_passes_over_bad_images(tmp_path):
     lines = tree.scan(str(source), classes=None, siblings=False, strict=True, map_=map).lines
     assert output_scale(job, lines) > 2
     assert output_scale(job, lines[:2]) == 1.0
+
+
+# ---------------------------------------------------------------- restart tiles
+
+
+def same_pixels(one, other):
+    return np.array_equal(codec.decode(one), codec.decode(other))
+
+
+TILED = {
+    "colour": images.jpeg(300, 200, quality=85),
+    "grey": images.jpeg(300, 200, "L"),
+    "444": images.sampled_jpeg("444", 300, 200),
+    "turned": images.with_exif_orientation(6, "jpg", 300, 200),
+    "best tables": images.jpeg(300, 200, optimize=True),
+    "two rows of blocks": images.jpeg(3, 17),
+}
+LEFT_ALONE = {
+    "one pixel": images.jpeg(1, 1),
+    "progressive": images.jpeg(300, 200, progressive=True),
+    "cmyk": images.cmyk_jpeg(300, 200),
+    "arithmetic": images.ARITHMETIC_JPEG,
+    "png": images.png(300, 200),
+    "webp": images.saved(images.picture(), "webp"),
+}
+
+
+@pytest.mark.parametrize("data", TILED.values(), ids=TILED)
+def test_tiling_keeps_every_pixel_and_whatever_else_is_in_the_file(tmp_path, data):
+    needs.kernel()
+    fields = one(tmp_path, "x.jpg", data, tile=True)
+    assert list(fields) == ["jpg"]
+    assert tiles.is_tiled(fields["jpg"])
+    assert same_pixels(fields["jpg"], data)
+    assert codec.dimensions(fields["jpg"]) == codec.dimensions(data)
+
+
+@pytest.mark.parametrize("data", LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_what_cannot_be_tiled_is_stored_untouched(tmp_path, data):
+    needs.kernel()
+    assert list(one(tmp_path, "x.jpg", data, tile=True).values()) == [data]
+
+
+def test_what_has_tiles_already_is_stored_untouched(tmp_path):
+    needs.kernel()
+    data = tiles.tile(TILED["colour"])
+    assert one(tmp_path, "x.jpg", data, tile=True) == {"jpg": data}
+
+
+def test_the_receipt_counts_what_is_tiled_and_its_bytes(tmp_path):
+    needs.kernel()
+    files = {f"a/{number}.jpg": data for number, data in enumerate([*TILED.values(), *LEFT_ALONE.values()])}
+    files["a/x.jpg"] = tiles.tile(TILED["colour"])
+    receipt = build(trees.make(tmp_path / "in", files), tmp_path / "out", tile=True)
+    assert receipt.fields["jpg"] == len(TILED) + 4 + 1
+    assert receipt.tiled == len(TILED) + 1
+    stored = {key: fields.get("jpg", b"") for key, fields in trees.read(tmp_path / "out")}
+    tiled = [data for data in stored.values() if tiles.is_tiled(data)]
+    assert len(tiled) == receipt.tiled
+    assert receipt.tiled_to == sum(map(len, tiled))
+    assert receipt.tiled_from == sum(map(len, TILED.values())) + len(files["a/x.jpg"])
+    assert build(tmp_path / "in", tmp_path / "plain").tiled == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"image_size": 100}, {"encode": "jpg"}, {"encode": "jpg", "image_size": 100}], ids=str
+)
+@pytest.mark.parametrize(
+    "data", [TILED["colour"], LEFT_ALONE["progressive"], LEFT_ALONE["png"]], ids=["jpg", "prog", "png"]
+)
+def test_what_is_encoded_anew_is_tiled_after_that(tmp_path, data, changes):
+    needs.kernel()
+    plain = one(tmp_path / "plain", "x.jpg", data, **changes)
+    tiled = one(tmp_path / "tiled", "x.jpg", data, tile=True, **changes)
+    assert list(plain) == list(tiled)
+    for kind, stored in plain.items():
+        assert same_pixels(stored, tiled[kind])
+        assert tiles.is_tiled(tiled[kind]) == (kind == "jpg" and (stored != data or data is TILED["colour"]))
+        assert kind == "jpg" or tiled[kind] == stored
+
+
+def test_siblings_are_not_tiled(tmp_path):
+    needs.kernel()
+    data = images.png()
+    source = trees.make(tmp_path / "in", {"a/x.png": data, "a/x.txt": TILED["colour"]})
+    build(source, tmp_path / "out", tile=True, siblings=True)
+    [(_, fields)] = trees.read(tmp_path / "out")
+    assert (fields["png"], fields["txt"]) == (data, TILED["colour"])
+
+
+@pytest.mark.parametrize("data", [TILED["colour"][:-700], TILED["colour"][:900] + bytes(50) + TILED["colour"][950:]])
+def test_a_damaged_image_is_as_bad_as_without_tiling(tmp_path, data):
+    needs.kernel()
+    found = []
+    for changes in ({}, {"tile": True}):
+        try:
+            found.append(one(tmp_path / str(changes), "x.jpg", data, **changes))
+        except SampleError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+
+
+def test_the_scale_knows_what_tiles_cost(tmp_path):
+    needs.kernel()
+    source = trees.make(tmp_path / "in", {f"a/{number}.jpg": TILED["best tables"] for number in range(50)})
+    job, _ = prepare(source, tmp_path / "out", tile=True)
+    lines = tree.scan(str(source), classes=None, siblings=False, strict=True, map_=map).lines
+    expected = len(tiles.tile(TILED["best tables"])) / len(TILED["best tables"])
+    assert abs(output_scale(job, lines) / expected - 1) < 0.25  # it counts in blocks

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support import images
 from wds_tools.errors import DecodeError
-from wds_tools.image.arrays import decode_npy, encode_npy, npy_shape
+from wds_tools.image.arrays import decode_npy, encode_npy, npy_header, npy_shape
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,38 @@ def test_a_mutated_file_is_read_or_is_a_decode_error(changes):
         data[place] = value
     with suppress(DecodeError):
         decode_npy(bytes(data))
+
+
+def test_the_header_of_plain_pixels_is_all_before_them():
+    data = images.npy(images.pixels())
+    header = npy_header(data)
+    assert header + images.pixels().tobytes() == data
+    assert npy_header(memoryview(data + b"tail")) == header
+    assert npy_header(images.npy(images.pixels()[::-1].copy())) == header
+    assert npy_header(images.npy(images.pixels(41))) != header
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        images.pixels()[..., 0],
+        images.pixels()[..., :1],
+        images.pixels()[None],
+        np.asfortranarray(images.pixels()),
+        images.pixels().astype(np.int8),
+        images.pixels().astype(np.uint16),
+        np.zeros((4, 4, 4), np.uint8),
+        np.array(5, np.uint8),
+    ],
+    ids=lambda array: f"{array.dtype.str}{array.shape}",
+)
+def test_other_arrays_have_no_such_header(array):
+    assert npy_header(images.npy(array)) == b""
+
+
+def test_what_is_no_array_has_no_header_and_a_damaged_one_is_an_error():
+    for data in (b"", b"\x93NUM", images.png(), images.jpeg()):
+        assert npy_header(data) == b""
+    for data in (b"\x93NUMPY", images.npy_claiming(HEADER.format("'O'", (1, 1, 3))), images.npy_claiming("{")):
+        with pytest.raises(DecodeError):
+            npy_header(data)

@@ -557,3 +557,74 @@ def test_transcoding_delivers_upright_pixels_without_the_tag():
 def test_transcoding_keeps_the_limit():
     with pytest.raises(DecodeError, match="above the limit of 10"):
         codec.transcode(images.png(), "png", max_pixels=10)
+
+
+# ---------------------------------------------------------------- what other rooms borrow
+
+
+def test_whole_bytes_come_with_their_kind():
+    for kind in ("jpg", "png", "webp", "gif", "bmp", "tiff", "ppm"):
+        data = images.saved(images.picture(), kind)
+        assert codec.whole(data) == (data, kind)
+        assert codec.whole(memoryview(data)) == (data, kind)
+        assert type(codec.whole(memoryview(data))[0]) is bytes
+    assert codec.whole(images.npy(images.pixels()))[1] == "npy"
+    for data in (b"", b"text", images.truncated(images.jpeg()), images.truncated(images.png())):
+        with pytest.raises(DecodeError):
+            codec.whole(data)
+
+
+def test_the_limit_names_the_size():
+    codec.limit((40, 30), 1200)
+    with pytest.raises(DecodeError, match=r"^40x30 is 1200 pixels, above the limit of 1199$"):
+        codec.limit((40, 30), 1199)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_jpegs_orientation_is_read(orientation):
+    assert codec.jpeg_orientation(images.with_exif_orientation(orientation)) == orientation
+    assert codec.jpeg_orientation(images.turned(images.jpeg(), orientation)) == orientation
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "data",
+    [
+        images.jpeg(),
+        images.turned(images.jpeg(), 0),
+        images.turned(images.jpeg(), 9),
+        images.with_segments(images.jpeg(), b"Exif\0\0garbage", marker=0xE1),
+        images.with_segments(images.jpeg(), b"Exif\0\0II*\0\xff\xff\xff\xff", marker=0xE1),
+        images.with_thumbnail(images.jpeg()),
+        images.jpeg()[:30],
+        b"\xff\xd8\xff\xd9",
+        b"text",
+        b"",
+    ],
+)
+def test_an_orientation_that_cannot_be_read_is_upright(data):
+    assert codec.jpeg_orientation(data) == 1
+
+
+def test_array_pixels_are_rgb_rows_of_their_own():
+    for array in (
+        images.pixels(),
+        np.asfortranarray(images.pixels()),
+        images.pixels()[..., 0],
+        images.pixels()[..., :1],
+    ):
+        pixels = codec.array_pixels(images.npy(array), 1200)
+        assert (pixels.dtype, pixels.shape) == (np.uint8, (30, 40, 3))
+        assert pixels.flags.c_contiguous
+        assert pixels.flags.writeable
+        np.testing.assert_array_equal(pixels, np.broadcast_to(array.reshape(30, 40, -1), (30, 40, 3)))
+        with pytest.raises(DecodeError, match="above the limit of 1199"):
+            codec.array_pixels(images.npy(array), 1199)
+    for array in (
+        np.zeros(5, np.uint8),
+        np.zeros((4, 4, 2), np.uint8),
+        np.zeros((4, 4, 3)),
+        np.zeros((0, 4), np.uint8),
+    ):
+        with pytest.raises(DecodeError, match="is not an image"):
+            codec.array_pixels(images.npy(array), 1200)

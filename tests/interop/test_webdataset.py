@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import webdataset
+from PIL import Image
 
-from tests.support import images, interop, shards, trees
+from tests.support import images, interop, needs, shards, trees
 from tests.support.interop import Made
 from wds_tools.convert.run import convert_tree
 from wds_tools.tools.extract import extract_dataset
@@ -50,6 +51,19 @@ def test_other_fields_decode_too(made: Made, tmp_path: Path, kind: str) -> None:
     convert_tree(trees.classes(tmp_path / "tree", count=2), tmp_path / "data", encode=kind, workers=0)
     for sample in read(f"{tmp_path}/data/train-000000.tar").decode("rgb8"):
         assert (sample[kind].shape, sample[kind].dtype) == ((8, 8, 3), np.uint8)
+
+
+def test_tiled_images_decode_to_the_pixels_that_they_had(tmp_path: Path) -> None:
+    needs.kernel()
+    files = {
+        f"cat/{number}.jpg": images.sampled_jpeg(kind, 301, 203) for number, kind in enumerate(("444", "422", "420"))
+    }
+    tree = trees.make(tmp_path / "tree", files | {"cat/3.jpg": images.jpeg(301, 203, "L")})
+    result = convert_tree(tree, tmp_path / "data", tile=True, workers=0)
+    assert result.tiled == 4
+    for sample in read(f"{tmp_path}/data/train-000000.tar").decode("pil"):
+        with Image.open(tree / f"{sample['__key__']}.jpg") as original:
+            assert np.array_equal(np.asarray(sample["jpg"]), np.asarray(original.convert("RGB")))
 
 
 def test_siblings_and_metadata_decode_too(tmp_path: Path) -> None:

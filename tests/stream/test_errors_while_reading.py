@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import json
+import multiprocessing
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +73,22 @@ def test_after_an_error_the_state_stands_where_the_loop_was(folder: Path, worker
     again.load_state_dict(state)
     assert len(again) == len(list(again)) == streams.SAMPLES - delivered
     assert any(each.key == "k0003" for each in again.errors)
+
+
+def test_after_an_error_workers_end_with_their_loader(folder: Path) -> None:
+    # DataLoader cannot tell workers to end once the garbage collector has them, and waits five seconds for each.
+    gc.collect()
+    before = multiprocessing.active_children()
+    gc.disable()
+    try:
+        made = loader(folder, 2, 1)
+        with contextlib.suppress(DecodeError):
+            list(made)
+        assert len(multiprocessing.active_children()) == len(before) + 2
+        del made
+        assert multiprocessing.active_children() == before
+    finally:
+        gc.enable()
 
 
 @WORKERS

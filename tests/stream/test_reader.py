@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections import OrderedDict
@@ -60,6 +61,72 @@ def test_fields_of_any_size_come_whole(tmp_path: Path, size: int) -> None:
     streams.pack(tmp_path / "data", (streams.sample(n, bin=body) for n, body in enumerate(bodies)))
     streams.index(tmp_path / "data")
     assert [sample["bin"] for sample in contents(tmp_path / "data")] == bodies
+
+
+def large(folder: Path, count: int = 4, **more: object) -> list[bytes]:
+    """Shards of fields that are read one by one; what is in them."""
+    bodies = [bytes([65 + number]) * (reader.SMALL + 100 * number) for number in range(count)]
+    streams.index(streams.pack(folder, (streams.sample(n, bin=body, **more) for n, body in enumerate(bodies))))
+    return bodies
+
+
+class Ground:
+    """Memory that fields may be read into, in two pieces; it is asked for with these lengths."""
+
+    def __init__(self, takes: bool = True) -> None:
+        self.takes = takes
+        self.asked: list[int] = []
+        self.memory = bytearray()
+
+    def __call__(self, size: int) -> list[memoryview] | None:
+        self.asked.append(size)
+        if not self.takes:
+            return None
+        self.memory = bytearray(size)
+        return [memoryview(self.memory)[:100], memoryview(self.memory)[100:]]
+
+
+def test_large_fields_land_where_they_are_wanted(tmp_path: Path) -> None:
+    bodies = large(tmp_path / "data")
+    opened = ShardReader(find_shards(tmp_path / "data", None))
+    for number, body in enumerate(bodies):
+        ground = Ground()
+        sample = opened.read(0, number, {"bin": ground})
+        assert b"".join(sample["bin"]) == bytes(ground.memory) == body
+        assert ground.asked == [len(body)]
+        assert (sample["png"], sample["cls"]) == (streams.picture(number), str(number).encode())
+
+
+def test_what_has_nowhere_to_land_comes_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = large(tmp_path / "data")
+    opened = ShardReader(find_shards(tmp_path / "data", None))
+    assert opened.read(0, 1, {"bin": Ground(takes=False)})["bin"] == bodies[1]
+    assert opened.read(0, 1, {"txt": Ground()})["bin"] == bodies[1]
+    assert opened.read(0, 1, {})["bin"] == bodies[1]
+    with streams.served(tmp_path / "data") as server:
+        assert ShardReader(find_shards(server.url, None)).read(0, 1, {"bin": Ground()})["bin"] == bodies[1]
+    monkeypatch.delattr(os, "preadv", raising=False)  # as on Windows
+    assert opened.read(0, 1, {"bin": Ground()})["bin"] == bodies[1]
+    small = streams.numbered(tmp_path / "small", 2)
+    ground = Ground()
+    assert ShardReader(find_shards(small, None)).read(0, 1, {"png": ground})["png"] == streams.picture(1)
+    assert ground.asked == []
+
+
+def test_fields_that_land_are_refused_for_the_same_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = large(tmp_path / "data")
+    opened = ShardReader(find_shards(tmp_path / "data", None), {"bin"})
+    offset = opened.place(0, 3)[2]
+    shard = tmp_path / "data" / SHARD
+    shard.chmod(0o644)
+    for length in (len(bodies[3]) - 1, 50, 0, -1000):
+        with open(shard, "r+b") as file:
+            file.truncate(offset + length)
+        with pytest.raises(StaleIndexError, match="ends at byte"):
+            opened.read(0, 3, {"bin": Ground()})
+    monkeypatch.setattr(reader, "MAX_FIELD", 5000)
+    with pytest.raises(SampleError, match="at most 5000 are read"):
+        opened.read(0, 0, {"bin": Ground()})
 
 
 def test_samples_of_one_shard_may_have_different_fields(tmp_path: Path) -> None:

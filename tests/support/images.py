@@ -178,3 +178,33 @@ def npy_claiming(header: str, payload: bytes = b"") -> bytes:
     """An npy file whose header says what it likes."""
     text = header.encode("latin-1") + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + payload
+
+
+def photograph(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Pixels with what a photograph has: large shapes, edges, and detail that grows finer and fainter."""
+    rng = np.random.default_rng(seed)
+    total = np.zeros((height, width, 3))
+    coarse, strength = 3, 60.0
+    while coarse < 2 * max(width, height):
+        grid = rng.uniform(-1, 1, (min(coarse, height), min(coarse, width), 3))
+        grid = grid * 0.4 + grid.mean(axis=2, keepdims=True) * 0.6
+        bands = [Image.fromarray(grid[..., c].astype(np.float32)).resize((width, height), 3) for c in range(3)]
+        total += strength * np.stack([np.asarray(band) for band in bands], -1)
+        coarse, strength = coarse * 2, strength * 0.9
+    y, x = np.mgrid[:height, :width]
+    for _ in range(6):  # discs with sharp edges
+        centre, radius = rng.uniform(0, 1, 2) * (height, width), rng.uniform(0.05, 0.25) * min(width, height)
+        total[(y - centre[0]) ** 2 + (x - centre[1]) ** 2 < radius**2] += rng.uniform(-90, 90, 3)
+    return np.clip(total + 128, 0, 255).astype(np.uint8)
+
+
+def encoded(pixels: NDArray[np.uint8], kind: str = "jpg", **options: Any) -> bytes:
+    """These pixels as a file."""
+    return saved(Image.fromarray(pixels), kind, **options)
+
+
+def turned(data: bytes, orientation: int) -> bytes:
+    """This JPEG with an EXIF orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return with_segments(data, exif.tobytes(), marker=0xE1)

@@ -23,11 +23,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 from PIL import Image
 
 from tests.support import images
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.run import convert_tree
+from wds_tools.image.arrays import encode_npy
+from wds_tools.image.presets import RandomResizedCrop
 
 SAMPLES = 23
 PER_SHARD = 5  # 5 shards, of which the last is short
@@ -37,6 +40,19 @@ PER_SHARD = 5  # 5 shards, of which the last is short
 def picture(number: int, size: int = 8) -> bytes:
     """A PNG of one colour, which says the number."""
     return images.saved(Image.new("RGB", (size, size), (number % 256, number // 256, 255 - number % 256)), "png")
+
+
+def array(number: int, height: int = 80, width: int = 72) -> bytes:
+    """An npy file of pixels like no other's: more bytes than are read with one call."""
+    return encode_npy(np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8))
+
+
+@functools.cache
+def photograph(number: int, width: int = 96, height: int = 64) -> bytes:
+    """A JPEG like no other's, with detail everywhere."""
+    rng = np.random.default_rng(number)
+    coarse = Image.fromarray(rng.integers(0, 256, (8, 12, 3), np.uint8))
+    return images.saved(coarse.resize((width, height), Image.Resampling.BICUBIC), "jpg", quality=90)
 
 
 def number_of(pixels: Any) -> int:
@@ -158,6 +174,19 @@ class Killer:
         if os.getpid() != self.spare and image.getpixel((0, 0))[0] == self.number:
             os.kill(os.getpid(), 9)
         return image
+
+
+class DeadlyCrop(RandomResizedCrop):
+    """A preset that kills its own process at the first picture of this number, unless it is process ``spare``."""
+
+    def __init__(self, size: int, number: int) -> None:
+        super().__init__(size)
+        self.number, self.spare = number, os.getpid()
+
+    def render(self, data: bytes | memoryview, seed: int, out: Any) -> None:
+        super().render(data, seed, out)
+        if os.getpid() != self.spare and number_of(out) == self.number:
+            os.kill(os.getpid(), 9)
 
 
 class Exploder:

@@ -116,6 +116,8 @@ def command(
         print_json(asdict(result))
     else:
         _summarise(result, time.monotonic() - started)
+        if options["tile"] and result.built and not result.tiled:
+            click.echo("no image was tiled: tiles are for JPEGs larger than one, and not for progressive ones")
 
 
 def _summarise(result: Result, seconds: float) -> None:

@@ -242,7 +242,7 @@ class _Conversion:
         if plan is None:
             return None
         asked = self._options.settings()
-        if {key: plan.settings.get(key) for key in asked} != asked:
+        if {key: value for key, value in plan.settings.items() if key != "source"} != asked:
             raise TargetError(
                 f"{self._store.url()!r} holds an unfinished conversion with other options; "
                 "run that one to its end, or start afresh with --overwrite"

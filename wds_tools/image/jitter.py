@@ -47,8 +47,11 @@ class ColorJitter:
             raise OptionError(f"images have shape {tuple(images.shape)}; ColorJitter takes (B, 3, H, W)")
         if seeds is None:
             seeds = torch.randint(2**63 - 1, (len(images),))
-        one = 255.0 if images.dtype == torch.uint8 else 1.0
-        x = images.float()
+        if seeds.shape != images.shape[:1] or seeds.is_floating_point():
+            found = f"{seeds.dtype} of shape {tuple(seeds.shape)}"
+            raise OptionError(f"seeds are {found}; {len(images)} images take int64 of shape ({len(images)},)")
+        one = white(images)
+        x = images.to(torch.float32, copy=True)
         factors = self._factors(seeds, x.device)
         if "brightness" in factors:
             x = (x * factors["brightness"]).clamp_(0, one)
@@ -76,9 +79,20 @@ class ColorJitter:
         return f"ColorJitter({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
+def white(images: torch.Tensor) -> float:
+    """The number that stands for white: 255 of uint8, 1 of floating images; `OptionError` for others."""
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise OptionError(f"images are {images.dtype}; uint8, or floating from 0 to 1, is what can be changed")
+    return 255.0 if images.dtype == torch.uint8 else 1.0
+
+
 def _range(name: str, value: float | Range, centre: float, least: float, most: float) -> Range:
-    low, high = value if isinstance(value, tuple) else (max(centre - value, least), centre + value)
-    if not least <= low <= high <= most:
+    try:
+        low, high = value if isinstance(value, (tuple, list)) else (max(centre - value, least), centre + value)
+        good = least <= low <= high <= most and high < np.inf
+    except (TypeError, ValueError):  # of no numbers
+        good = False
+    if not good:
         raise OptionError(f"{name} is {value!r}; it must be a number, or (low, high) from {least:g} to {most:g}")
     return low, high
 

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 SPARE = 1.25
 """How many times the output a box must stay when the decoder scales it. The decoder's own filter is sharper than the
-resize after it: with 1 the result is 1.4 grey levels from torchvision's where the decoder scaled, with 1.25 it is 1.0,
-with 2 it is 0.5; unscaled it is 0.17 (means over photographs)."""
+resize after it: of 400 ImageNet photographs cropped to 128 pixels, those that the decoder scaled are 1.5 grey levels
+from torchvision's with 1, 1.1 with 1.25 and 0.4 with 2 (means; the worst one 5.1, 3.7 and 0.5). Unscaled ones are 0.15
+away, and no pixel by more than one."""
+MOST_RATIO = 1e6  # no picture is so wide, and arithmetic with it stays finite
 ATTEMPTS = 10  # at a crop of the drawn shape, before the middle is taken; as in torchvision
 
 
@@ -43,10 +45,10 @@ class Preset(ABC):
     """
 
     def __init__(self, size: int | tuple[int, int], flip: float) -> None:
-        self.size = (size, size) if isinstance(size, int) else tuple(size)
+        self.size = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
         if len(self.size) != 2 or not all(type(side) is int and side > 0 for side in self.size):
             raise OptionError(f"size is {size!r}; it must be a number of pixels, 1 or more, or (height, width)")
-        if not 0 <= flip <= 1:
+        if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
             raise OptionError(f"flip is {flip!r}; it must be a probability from 0 to 1")
         self.flip = flip
 
@@ -61,14 +63,19 @@ class Preset(ABC):
     def __call__(self, image: Any, seed: int | None = None) -> NDArray[np.uint8]:
         """A new uint8 array (3, height, width) from bytes, a PIL image, or uint8 pixels (height, width, 3).
 
-        Without a ``seed`` one is drawn from Python's ``random``.
+        Without a ``seed`` one is drawn from Python's ``random``. `DecodeError` for bad bytes, `OptionError` for an array of
+        another kind.
         """
         out = np.empty((3, *self.size), np.uint8)
         rng = random.Random(random.getrandbits(64) if seed is None else seed)
         if isinstance(image, (bytes, bytearray, memoryview)):
             picture = open_picture(bytes(image))
         else:
-            picture = Pixels(np.asarray(image.convert("RGB") if hasattr(image, "convert") else image))
+            pixels = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
+            if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+                found = f"{pixels.dtype.name} array with shape {pixels.shape}"
+                raise OptionError(f"{found} is not an image: uint8 (height, width, 3) is")
+            picture = Pixels(pixels)
         self._render(picture, rng, out)
         return out
 
@@ -116,13 +123,8 @@ class RandomResizedCrop(Preset):
         flip: float = 0.5,
     ) -> None:
         super().__init__(size, flip)
-        for name, (low, high), most in (("scale", scale, 1.0), ("ratio", ratio, math.inf)):
-            if not 0 < low <= high <= most:
-                raise OptionError(
-                    f"{name} is {(low, high)!r}; it must be (low, high) above 0{', up to 1' * (most == 1)}"
-                )
-        self.scale = scale
-        self.ratio = ratio
+        self.scale = _range("scale", scale, 1.0)
+        self.ratio = _range("ratio", ratio, MOST_RATIO)
 
     def cut(self, width: int, height: int, rng: random.Random) -> Cut:
         left, top, across, down = self._box(width, height, rng)
@@ -197,6 +199,17 @@ class Decode:
 
     def __repr__(self) -> str:
         return "Decode()"
+
+
+def _range(name: str, value: tuple[float, float], most: float) -> tuple[float, float]:
+    try:
+        low, high = value
+        good = 0 < low <= high <= most
+    except (TypeError, ValueError):  # of no two numbers
+        good = False
+    if not good:
+        raise OptionError(f"{name} is {value!r}; it must be (low, high) above 0, up to {most:g}")
+    return low, high
 
 
 def _check_resize(name: str, value: int, least: int) -> None:

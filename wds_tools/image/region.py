@@ -18,6 +18,7 @@ import simplejpeg
 from wds_tools.errors import DecodeError
 from wds_tools.image import codec, jpeg, tiles
 from wds_tools.image.resize import Box
+from wds_tools.image.twin import NARROWEST
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +58,7 @@ def open_picture(data: bytes | memoryview, max_pixels: int = codec.MAX_PIXELS) -
         except DecodeError:
             return Pixels(codec.decode(data, max_pixels))  # Pillow may know better, or say what is wrong
         codec.limit((header.width, header.height), max_pixels)
-        if len(header.components) in (1, 3) and header.precision == 8:
+        if header.height and len(header.components) in (1, 3) and header.precision == 8:
             return Jpeg(data, header, max_pixels)
     return Pixels(codec.decode(data, max_pixels))
 
@@ -85,10 +86,9 @@ class Jpeg:
 
     def region(self, box: Box, factor: int = 1) -> Region:
         stored = _turned_box(box, self._orientation, *self._stored)
-        margin = MARGIN * factor if factor > 1 else 0
-        left, top = max(0, math.floor(stored.left) - margin), max(0, math.floor(stored.top) - margin)
-        right = min(self._stored[0], math.ceil(stored.right) + margin)
-        bottom = min(self._stored[1], math.ceil(stored.bottom) + margin)
+        (left, right), (top, bottom) = (
+            _span(low, high, size, factor) for low, high, size in zip(stored[:2], stored[2:], self._stored, strict=True)
+        )
         try:
             data, x, y = tiles.crop(self._data, left, top, right - left, bottom - top)
         except DecodeError:  # no JPEG that can be cut
@@ -103,6 +103,15 @@ class Jpeg:
             return Region(pixels, covered.left, covered.top, factor)
         upright = _upright_box(covered, self._orientation, *self._stored)
         return Region(_turned(pixels, self._orientation), upright.left, upright.top, factor)
+
+
+def _span(low: float, high: float, size: int, factor: int) -> tuple[int, int]:
+    """The pixels from ``low`` to ``high`` and, where they will be scaled, what keeps the decoder's smoothing the same."""
+    first, last = math.floor(low), math.ceil(high)
+    if factor > 1:
+        first = min(first - MARGIN * factor, size - NARROWEST * factor)
+        last = max(last + MARGIN * factor, NARROWEST * factor)
+    return max(0, first), min(size, last)
 
 
 def _decode(data: bytes, factor: int) -> NDArray[np.uint8]:

@@ -44,7 +44,7 @@ def resize(pixels: NDArray[np.uint8], box: Box, out: NDArray[np.uint8], mirrored
     The filter may look past the box, but not past the pixels: give a view to hold it back.
     """
     if pixels.strides[1:] != (3, 1):
-        pixels = np.ascontiguousarray(pixels)
+        pixels = pixels.copy()
     height, width = pixels.shape[:2]
     # What was computed as the picture's edge may be a hair outside.
     box = Box(max(box.left, 0.0), max(box.top, 0.0), min(box.right, width), min(box.bottom, height))
@@ -63,7 +63,8 @@ def _by_torch(pixels: NDArray[np.uint8], box: Box, shape: tuple[int, ...]) -> ND
 
     if box != (0, 0, pixels.shape[1], pixels.shape[0]):
         return None
-    planes = torch.from_numpy(np.require(pixels, requirements=["C", "W"])).permute(2, 0, 1)[None]
+    # A copy, since torch takes no negative strides, which numpy calls contiguous where a side is one pixel.
+    planes = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
     done = torch.nn.functional.interpolate(planes, size=shape[1:], mode="bilinear", antialias=True)
     result: NDArray[np.uint8] = done[0].numpy()
     return result

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.image.jitter import ColorJitter
+from wds_tools.image.jitter import ColorJitter, white
 from wds_tools.image.presets import Decode, RandomResizedCrop, ResizeCenterCrop, ScaleJitterCrop
 
 __all__ = [
@@ -47,7 +47,7 @@ def normalize(
             f"mean={tuple(mean)!r} and std={tuple(std)!r} do not fit images of shape {tuple(batch.shape)}: "
             "give a number for each channel, and none of std's may be 0"
         )
-    one = 255.0 if batch.dtype == torch.uint8 else 1.0
+    one = white(batch)
     scale = torch.tensor([1 / (one * s) for s in std], device=batch.device).view(-1, 1, 1)
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=batch.device).view(-1, 1, 1)
-    return batch.float().mul_(scale).add_(shift).to(dtype)
+    return batch.to(torch.float32, copy=True).mul_(scale).add_(shift).to(dtype)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wds_tools.errors import DecodeError, OptionError, SampleError
-from wds_tools.image.arrays import npy_shape
+from wds_tools.errors import OptionError, SampleError, WdsToolsError
+from wds_tools.image import codec
 from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.image.presets import Decode, Preset
 from wds_tools.stream.columns import Column, Labels, Layout, Memory, Pictures, Results, Seeds, Values, Wholes
@@ -62,6 +62,10 @@ class Fields:
         """Whether the name with this number can only be of images."""
         return self._images[number]
 
+    def sole(self, choice: str) -> bool:
+        """Whether only one of the names can be of this field."""
+        return sum(choice in choices for choices in self._choices) == 1
+
     def take(self, sample: dict[str, Any], number: int) -> Any:
         """The sample's value for the name with this number; `SampleError` if it has none of the choices."""
         if self.names[number] == SEED:
@@ -85,12 +89,17 @@ class Batcher:
         """Bytes of one sample's picture in a batch; 0 where that is not known. May look at one sample."""
         if isinstance(self._transform, Preset):
             return 3 * math.prod(self._transform.size)
-        if isinstance(self._transform, Decode) and self._fields.wanted & {"npy"}:
+        if isinstance(self._transform, Decode) and "npy" in self._fields.wanted:
             try:
-                return math.prod(npy_shape(read_one().get("npy", b"")))
-            except DecodeError:
-                return 0
+                return codec.decode(read_one().get("npy", b"")).nbytes
+            except WdsToolsError:
+                return 0  # whoever is to have this sample will say so
         return 0
+
+    @property
+    def pictures(self) -> int:
+        """How many entries of a batch are images."""
+        return sum(map(self._fields.is_image, range(len(self._fields.names))))
 
     def begin(self, size: int, slots: Slots | None = None, worker: int | None = None) -> Batch:
         """A batch without samples, which will have ``size`` of them at most."""
@@ -120,7 +129,7 @@ class Batch:
         self.landings = {
             name: column.landing
             for name, column in zip(fields.names, columns, strict=True)
-            if isinstance(column, Wholes) and name == "npy"
+            if isinstance(column, Wholes) and name == "npy" and fields.sole(name)
         }
         """For a reader: by field, where its bytes may go."""
 

@@ -70,6 +70,7 @@ class Memory:
         """The rows are not sent."""
         if self._slots is not None and self._slot is not None:
             self._slots.give_back(self._slot)
+        self._slot = self._tensor = None
 
 
 class Column(Protocol):
@@ -207,14 +208,19 @@ class Wholes:
                 self._next = None  # it is in its place
                 return
             value = b"".join(value)
+        elif value.startswith(self._layout.header) and (pieces := self.landing(len(value))) is not None:
+            pieces[1][:] = memoryview(value)[len(pieces[0]) :]  # what came with others: no header is parsed twice
+            self._next = None
+            return
         self._next = codec.decode(value)
         if self._apart is None and self._open(self._next.shape):
             self._rows[self._count], self._next = self._next, None
             self._layout.header, self._layout.shape = npy_header(value), self._rows.shape[1:]
 
     def _open(self, shape: tuple[int, ...]) -> bool:
-        """Whether the batch's rows have this shape; the first one decides."""
-        if self._rows is None:
+        """Whether the batch's rows have this shape; the first one that is kept decides."""
+        if self._rows is None or (not self._count and self._rows.shape[1:] != shape):
+            self._memory.drop()
             self._rows = self._memory.rows((self._size, *shape))
         return bool(self._rows.shape[1:] == shape)
 

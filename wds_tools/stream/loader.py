@@ -13,6 +13,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
@@ -50,7 +52,8 @@ class ShardLoader(DataLoader[Any]):
     JSON. Everything else is passed on to `torch.utils.data.DataLoader`.
 
     A batch is a tuple with an entry for each of the dataset's ``fields``: images from a transform as one tensor
-    ``(B, C, H, W)``, ``cls`` as int64 ``(B,)``, ``__key__`` as a list of str, all else as a list of bytes.
+    ``(B, C, H, W)``, ``cls`` as int64 ``(B,)``, ``__seed__``, which a sample's augmentation is drawn from, likewise,
+    ``__key__`` as a list of str, all else as a list of bytes.
 
     ``len`` is the number of batches that the next pass delivers. Each pass moves on to the next epoch, also one that was
     broken off; `load_state_dict` continues one where it was. Raises `SampleError` for a bad sample, or `TooManyErrors`,
@@ -137,8 +140,13 @@ class ShardLoader(DataLoader[Any]):
         if not self.num_workers or self.pin_memory or not Slots.possible():
             return None
         source: _Batches = self.dataset  # type: ignore[assignment]
-        size = self._batch_size * source.row_bytes()
-        return Slots(self.num_workers, (self.prefetch_factor or 0) + SPARE, size) if size else None
+        size = self._batch_size * source.row_bytes
+        if not size:
+            return None
+        try:
+            return Slots(self.num_workers, ((self.prefetch_factor or 0) + SPARE) * source.pictures, size)
+        except OSError:
+            return None  # a limit on files or address space: batches then come as DataLoader brings them
 
     def _deliver(self, position: EpochOrder, batches: Iterator[Any]) -> Iterator[Any]:
         for _ in range(position.num_batches):
@@ -161,7 +169,11 @@ class ShardLoader(DataLoader[Any]):
         except StopIteration:
             raise WdsToolsError("a worker ended before its batches did; this is a bug, please report it") from None
         if isinstance(made, _Failure):
-            raise made.error
+            try:
+                raise made.error
+            finally:
+                # Its trace has this frame. What the garbage collector must find is not shut down well: 5 s a worker.
+                del made
         batch, bad = made
         return tuple(self._unpacked(value) for value in batch), bad
 
@@ -275,9 +287,23 @@ class _Batches(IterableDataset[Any]):
         self._told = torch.zeros(4 + 4 * MAX_PHASES, dtype=torch.int64)
         self._told.share_memory_()  # type: ignore[no-untyped-call]
 
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:
+            return self.__dict__
+        return {**self.__dict__, "slots": None}  # a copy makes its own
+
+    @cached_property
     def row_bytes(self) -> int:
-        """Bytes of one sample's picture in a batch; 0 where that is not known."""
-        return self._batcher.row_bytes(lambda: self._reader.read(0, 0))
+        """Bytes of one sample's picture in a batch; 0 where that is not known, or there is none."""
+        if not self.pictures or not self._order.num_samples:
+            return 0
+        shard, number = self._order.locate(0)
+        return self._batcher.row_bytes(lambda: self._reader.read(int(shard), int(number)))
+
+    @property
+    def pictures(self) -> int:
+        """How many entries of a batch are images."""
+        return self._batcher.pictures
 
     def tell(self, epoch: int, history: Sequence[Phase], rank: int, world: int) -> None:
         """What the next pass is."""

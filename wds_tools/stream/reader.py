@@ -1,8 +1,8 @@
 """Store + index → samples, at any place, by arithmetic.
 
 A shard is opened once and its index stays in memory as columns of numbers. A small sample costs one ``pread``, a large
-one a ``pread`` a field, so that no large payload is copied twice. What lies ahead of a stream that moves forward is announced
-to the kernel in steps of `AHEAD` bytes.
+one a ``pread`` a field, so that no large payload is copied twice; where a batch has a place for a field, it is read
+there. What lies ahead of a stream that moves forward is announced to the kernel in steps of `AHEAD` bytes.
 
 Shards are checked on opening: their size against the manifest, the index against the size, the headers and the end.
 """

@@ -4,7 +4,7 @@ Fresh memory costs a page fault for every 4 kB, once in the worker and once in t
 more than reading them. So each worker has a few slots, mapped once on both sides. A worker fills a free slot and sends
 its number; the loop makes a tensor over it, and when nothing refers to that tensor any more, nor to a view of it, the slot
 is free again. A loop that keeps its batches runs the worker out of slots; it then gets fresh memory, as it would have
-without any of this.
+without any of this. A process that is forked from the loop's sees the memory as it changes: give it copies of batches.
 
 A slot's state is one byte, and only ever one side may change it: the worker a free one, the loop any other.
 The memory is a file without a name (``memfd``), which no small ``/dev/shm`` limits and which dies with its processes.
@@ -23,7 +23,9 @@ import numpy as np
 import torch
 
 FREE, SENT, TAKEN = 0, 1, 2
-SPARE = 2  # slots of a worker beyond what it prefetches: one being filled, one that the loop works on
+# Slots of a worker beyond what it prefetches: what the loop works on, what it is just given, and what frameworks fetch
+# ahead of it. The first free one is taken, so those that are never needed are never there.
+SPARE = 4
 PAGE = mmap.ALLOCATIONGRANULARITY
 
 
@@ -106,6 +108,12 @@ class Slots:
         rows = self._memory[parcel.slot, : math.prod(parcel.shape)].reshape(parcel.shape)
         self._states[parcel.slot] = TAKEN
         # torch keeps the array for as long as any tensor has this memory.
-        weakref.finalize(rows, self._states.__setitem__, parcel.slot, FREE).atexit = False
+        weakref.finalize(rows, _free, self._states, parcel.slot, os.getpid()).atexit = False
         tensor = torch.from_numpy(rows)
         return tensor.permute(0, 3, 1, 2) if parcel.channels_last else tensor
+
+
+def _free(states: Any, slot: int, pid: int) -> None:
+    # A process that was forked meanwhile has references of its own, and lets go of nobody else's.
+    if os.getpid() == pid:
+        states[slot] = FREE

@@ -78,6 +78,11 @@ static PyObject *crop(PyObject *module, PyObject *args)
     return answer;
 }
 
+static int is_bytes(const Py_buffer *view)
+{
+    return view->itemsize == 1 && (!view->format || !strcmp(view->format, "B"));
+}
+
 /* resize(pixels, left, top, right, bottom, out, mirrored, portable) */
 static PyObject *resize(PyObject *module, PyObject *args)
 {
@@ -89,16 +94,16 @@ static PyObject *resize(PyObject *module, PyObject *args)
                           &mirrored, &portable))
         return NULL;
     Py_buffer in, out;
-    if (PyObject_GetBuffer(source, &in, PyBUF_STRIDED_RO) < 0)
+    if (PyObject_GetBuffer(source, &in, PyBUF_RECORDS_RO) < 0)
         return NULL;
-    if (PyObject_GetBuffer(target, &out, PyBUF_CONTIG) < 0) {
+    if (PyObject_GetBuffer(target, &out, PyBUF_CONTIG | PyBUF_FORMAT) < 0) {
         PyBuffer_Release(&in);
         return NULL;
     }
     const Py_ssize_t most = 1 << 24;
-    int good = in.ndim == 3 && in.itemsize == 1 && in.shape[2] == 3 && in.strides[2] == 1 && in.strides[1] == 3 &&
-               0 < in.shape[0] && in.shape[0] <= most && 0 < in.shape[1] && in.shape[1] <= most && out.ndim == 3 &&
-               out.itemsize == 1 && out.shape[0] == 3 && 0 < out.shape[1] && out.shape[1] <= most &&
+    int good = is_bytes(&in) && is_bytes(&out) && in.ndim == 3 && in.shape[2] == 3 && in.strides[2] == 1 &&
+               in.strides[1] == 3 && 0 < in.shape[0] && in.shape[0] <= most && 0 < in.shape[1] && in.shape[1] <= most && out.ndim == 3 &&
+               out.shape[0] == 3 && 0 < out.shape[1] && out.shape[1] <= most &&
                0 < out.shape[2] && out.shape[2] <= most && 0 <= box.left && box.left < box.right &&
                box.right <= (double)in.shape[1] && 0 <= box.top && box.top < box.bottom &&
                box.bottom <= (double)in.shape[0];

@@ -66,14 +66,13 @@ static int filter_make(filter_taps *filter, int count, double low, double high, 
             sum += exact[k - begin];
         }
         int16_t *weights = filter->weights + (size_t)i * (size_t)filter->taps;
-        int left = 1 << WEIGHT_BITS, largest = 0;
-        double one = (1 << WEIGHT_BITS) / sum;
+        double one = (1 << WEIGHT_BITS) / sum, upto = 0;
+        int given = 0;
         for (int k = 0; k < end - begin; k++) {
-            weights[k] = (int16_t)(exact[k] * one + 0.5);
-            left -= weights[k];
-            largest = weights[k] > weights[largest] ? k : largest;
+            upto += exact[k] * one; /* sums are rounded, so that taps of less than a unit count as well */
+            weights[k] = (int16_t)((int)(upto + 0.5) - given);
+            given += weights[k];
         }
-        weights[largest] = (int16_t)(weights[largest] + left);
         filter->starts[i] = begin;
     }
     filter->first = filter->starts[0];
