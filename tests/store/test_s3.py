@@ -113,6 +113,10 @@ def test_a_profile_and_an_endpoint_come_from_the_configuration(
         S3Store(bucket.url).read("a")
 
 
+def configure(values: dict[str, str]) -> None:
+    os.environ.update(values)
+
+
 def read_elsewhere(store: S3Store) -> bytes:
     return store.read("a", 1, 3)
 
@@ -123,7 +127,7 @@ def test_fault_46_a_bucket_that_was_used_works_in_another_process(store: S3Store
     assert read_elsewhere(store) == b"ell"
     # A forkserver that another test has started knows nothing of this one's environment.
     configuration = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    with multiprocessing.get_context(method).Pool(2, os.environ.update, [configuration]) as pool:
+    with multiprocessing.get_context(method).Pool(2, configure, [configuration]) as pool:
         assert pool.map(read_elsewhere, [store] * 4) == [b"ell"] * 4
     assert read_elsewhere(store) == b"ell"
 
