@@ -13,6 +13,7 @@ import pytest
 from tests.support import faults, streams
 from tests.support.places import CHUNK, DATA, FAST, server, store
 from wds_tools.errors import ChangedError, NotFoundError, StoreError
+from wds_tools.store import wire
 from wds_tools.store.base import Version
 from wds_tools.store.http import HttpStore
 
@@ -103,6 +104,15 @@ def test_fault_31_slow_but_alive_goes_on(server: streams.Server) -> None:
     """It takes longer than the timeout in all, and never as long between two bytes."""
     server.script.extend([faults.drip(12, 0.1)])
     assert HttpStore(server.url, replace(FAST, timeout=1.0)).read("a.bin", 0, 300) == DATA[:300]
+    assert len(server.requests) == 1
+
+
+def test_fault_31_a_pause_may_be_longer_than_connecting_may_take(
+    server: streams.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "CONNECT_SECONDS", 0.1)
+    server.script.extend([faults.drip(2, 0.4)])
+    assert HttpStore(server.url, replace(FAST, timeout=5.0)).read("a.bin", 0, 300) == DATA[:300]
     assert len(server.requests) == 1
 
 

@@ -7,6 +7,7 @@ cache, and one with its calls counted and slowed down.
 import itertools
 import os
 import pickle
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from wds_tools.store.local import LocalStore
 from wds_tools.store.options import StoreOptions
 from wds_tools.store.s3 import S3Store
 
-DATA = bytes(range(256)) * 5_000 + b"the end"  # longer than any buffer in between
+DATA = random.Random(0).randbytes(1_280_007)  # longer than any buffer in between
 NAMES = [
     "a.tar",
     "sub/folder/a.tar",

@@ -12,6 +12,7 @@ import random
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -250,18 +251,25 @@ def test_fault_46_a_forked_process_makes_connections_of_its_own(store: HttpStore
     assert ports[0] == ports[2] != ports[1]
 
 
-def test_fault_46_a_stream_that_is_open_goes_on_in_both_processes(store: HttpStore) -> None:
+def test_fault_46_a_stream_that_is_open_goes_on_in_both_processes(server: streams.Server) -> None:
+    store = HttpStore(server.url, replace(FAST, chunk_size=1 << 20, timeout=5))
+    ready, go = os.pipe()
     with store.stream("a.bin") as file:
         begin = file.read(1000)
         child = os.fork()
         if not child:
             right = False
             try:
+                os.read(ready, 1)  # what the parent has read by then would be missing here, on a connection of both
                 right = begin + file.read() == DATA
             finally:
                 os._exit(0 if right else 1)
+        begin += file.read(150_000)
+        os.write(go, b"x")
         assert os.waitpid(child, 0)[1] == 0
         assert begin + file.read() == DATA
+    os.close(ready)
+    os.close(go)
 
 
 def test_nothing_is_left_open(store: HttpStore, server: streams.Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import random
 import time
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from wds_tools.errors import ChangedError, StoreError
 from wds_tools.store.http import HttpStore
 from wds_tools.store.options import StoreOptions
 
-DATA = bytes(range(256)) * 2000
+DATA = random.Random(0).randbytes(512_000)
 FAST = StoreOptions(backoff=0, chunk_size=1 << 17)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import random
 import subprocess
 import sys
 import traceback
@@ -23,7 +25,7 @@ from wds_tools.store.upload import MIN_PART
 if TYPE_CHECKING:
     from tests.conftest import Bucket
 
-BIG = bytes(range(256)) * ((2 * MIN_PART + 1000) // 256)  # three parts
+BIG = random.Random(0).randbytes(2 * MIN_PART + 1000)  # three parts
 
 
 @pytest.fixture
@@ -111,6 +113,10 @@ def test_a_profile_and_an_endpoint_come_from_the_configuration(
         S3Store(bucket.url).read("a")
 
 
+def configure(values: dict[str, str]) -> None:
+    os.environ.update(values)
+
+
 def read_elsewhere(store: S3Store) -> bytes:
     return store.read("a", 1, 3)
 
@@ -119,7 +125,9 @@ def read_elsewhere(store: S3Store) -> bytes:
 def test_fault_46_a_bucket_that_was_used_works_in_another_process(store: S3Store, method: str) -> None:
     store.write_atomic("a", [b"hello"])
     assert read_elsewhere(store) == b"ell"
-    with multiprocessing.get_context(method).Pool(2) as pool:
+    # A forkserver that another test has started knows nothing of this one's environment.
+    configuration = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    with multiprocessing.get_context(method).Pool(2, configure, [configuration]) as pool:
         assert pool.map(read_elsewhere, [store] * 4) == [b"ell"] * 4
     assert read_elsewhere(store) == b"ell"
 

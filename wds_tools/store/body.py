@@ -88,12 +88,12 @@ class Body:
             self._at += len(part)
             self._attempts.progress(len(part))
             if self._at == self._stop:
-                self._finish()
+                self.close()
             return part
         return b""
 
     def close(self) -> None:
-        """Give up what is under way. What is not read cannot be skipped, so its connection is not used again."""
+        """Let go of the answer. Its connection is kept if it was read to its end, and closed if anything may still come."""
         answer, self._answer = self._answer, None
         if answer is not None and self._pid == os.getpid():
             answer.close()
@@ -101,11 +101,6 @@ class Body:
     def _broke(self, reason: str) -> None:
         self.close()
         self._attempts.failed(f"{reason} at byte {self._at}")
-
-    def _finish(self) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer.release_conn()
 
     def _check(self, answer: urllib3.BaseHTTPResponse) -> None:
         """Whether the answer is the very bytes that are wanted; what is not known yet is learned from it."""

@@ -137,7 +137,7 @@ class Wire:
 
     def _follow(self, request: Request) -> urllib3.BaseHTTPResponse:
         """One attempt, through all redirects."""
-        timeout = urllib3.Timeout(min(CONNECT_SECONDS, self.options.timeout), self.options.timeout)
+        timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, self.options.timeout), read=self.options.timeout)
         url, signature = self.access.sign(request)
         headers = {**_HEADERS, **request.headers, **signature}
         for _ in range(REDIRECTS + 1):
