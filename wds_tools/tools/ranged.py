@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 import socket
 import threading
@@ -16,11 +17,16 @@ from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import HttpProcessingError
 
 SUFFIXES, NAMES = (".tar", ".idx"), ("info.json", "sizes.json")
 
 _PACING = 47  # SO_MAX_PACING_RATE of Linux: bytes a second of one connection
 _SHUTDOWN = 0.1  # seconds that transfers under way get when the server ends
+
+_LOG = logging.getLogger(__name__)
+# What is no HTTP, such as https, is answered and worth no trace.
+_LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 
 def find_file(root: str, path: str) -> str | None:
@@ -74,7 +80,7 @@ class RangedServer:
         self._loop = asyncio.get_running_loop()
         app = web.Application()
         app.router.add_get("/{name:.*}", self._answer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN)
+        runner = web.AppRunner(app, access_log=None, logger=_LOG, shutdown_timeout=_SHUTDOWN)
         await runner.setup()
         try:
             await web.SockSite(runner, self.listening, backlog=1024).start()

@@ -112,7 +112,7 @@ def _bound(options: ServeOptions) -> socket.socket:
     try:
         return socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
-        why = error.strerror or str(error)
+        why = os.strerror(error.errno) if error.errno else str(error)  # Python adds the address to its text
         raise StoreError(
             f"cannot listen at {options.host} port {options.port} ({why}); choose another port, or 0 for a free one"
         ) from None
