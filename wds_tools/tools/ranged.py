@@ -38,10 +38,10 @@ def find_file(root: str, path: str) -> str | None:
     if not (name.endswith(SUFFIXES) or name.rpartition("/")[2] in NAMES) or "\0" in name:
         return None
     real = os.path.realpath(os.path.join(root, name))
-    if not real.startswith(os.path.join(root, "")) or not os.path.isfile(real):
-        return None
+    # Out of root the way begins with "..", which is hidden like any name with a dot before it.
     parts = [*name.split("/"), *os.path.relpath(real, root).split(os.sep)]
-    return real if all(part and not part.startswith(".") for part in parts) else None
+    whole = all(part and not part.startswith(".") for part in parts)
+    return real if whole and os.path.isfile(real) else None
 
 
 class RangedServer:
