@@ -1,17 +1,19 @@
 # make shards   an image tree -> verified shards (SRC=tree OUT=folder ARGS="more options"); a demo tree without SRC
+# make serve    serve shards over HTTP, on this machine (OUT=folder PORT=8000; the demo's shards without OUT)
 # make test     pass the tests        make lint    style and types
 # make bench    measure               make clean   remove what was built
-# Both of the first two set up what is missing; they need Python and make only.
+# shards, serve and test set up what is missing; they need Python and make only.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 OUT    ?= build/shards
+PORT   ?= 0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help shards test lint bench clean
+.PHONY: help shards serve test lint bench clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -5
@@ -43,6 +45,15 @@ else
 endif
 	@$(BIN)/wds-tools verify "$(OUT)"
 	@$(BIN)/wds-tools info "$(OUT)"
+
+# aiohttp alone: the extra explore, which has it, brings notebooks along.
+$(VENV)/.installed-serve: $(VENV)/.installed
+	@$(BIN)/python -c 'import aiohttp' 2>/dev/null || { echo "installing what serving needs"; $(PIP) aiohttp; }
+	@touch $@
+
+serve: $(VENV)/.installed-serve
+	@test "$(OUT)" != build/shards || test -e build/shards || $(MAKE) --no-print-directory shards ARGS=
+	@$(BIN)/wds-tools serve "$(OUT)" --port "$(PORT)" $(ARGS) || test $$? -eq 130
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest $(ARGS)

@@ -53,6 +53,7 @@ def guarded(place: Path, command: str, *banned: str) -> Said:
         "--version",
         "convert --help",
         "bench --help",
+        "serve --help",
         "convert tree {new}/data --workers 0",
         "convert tree {new}/data --max-count 4 --workers 2",
         "convert tree {new}/data --metadata --siblings",

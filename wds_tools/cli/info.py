@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from wds_tools.cli.show import count_text, print_json, size_text
+from wds_tools.cli.show import brace_notation, count_text, print_json, size_text
 from wds_tools.image.kinds import KINDS
-from wds_tools.store.resolve import expand_braces
 from wds_tools.tools.describe import describe_dataset
 
 if TYPE_CHECKING:
@@ -127,11 +125,8 @@ def _how_to_read(found: dict[str, Any]) -> str:
 
 def _urls(place: str, names: list[str]) -> str:
     """A Python expression for the shards: brace notation where they are numbered through, else a glob."""
-    first, last = (re.search(r"\d+(?=\.tar$)", name) for name in (names[0], names[-1]))
-    if first and last and 0 < int(last[0]) - int(first[0]) == len(names) - 1:
-        braces = f"{names[0][: first.start()]}{{{first[0]}..{last[0]}}}.tar"
-        if expand_braces(braces) == names:
-            return repr(os.path.join(place, braces))
+    if (braces := brace_notation(names)) is not None:
+        return repr(os.path.join(place, braces))
     if len(names) == 1:
         return repr(os.path.join(place, names[0]))
     common = os.path.commonprefix(names)  # noqa: RUF071 - letters in common are what a glob wants

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
+
+from wds_tools.store.resolve import expand_braces
 
 
 def size_text(size: float) -> str:
@@ -25,6 +28,16 @@ def count_text(count: int, noun: str) -> str:
     """``1 shard``, ``1,000 samples``, ``2 classes``."""
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def brace_notation(names: Sequence[str]) -> str | None:
+    """``train-{000000..000009}.tar`` for shards that are numbered through, None for others and for a single one."""
+    first, last = (re.search(r"\d+(?=\.tar$)", name) for name in (names[0], names[-1]))
+    if first and last and 0 < int(last[0]) - int(first[0]) == len(names) - 1:
+        braces = f"{names[0][: first.start()]}{{{first[0]}..{last[0]}}}.tar"
+        if expand_braces(braces) == list(names):
+            return braces
+    return None
 
 
 def print_json(value: Any) -> None:
