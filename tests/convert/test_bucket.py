@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import buckets, processes, streams, trees
-from tests.support.commands import call
+from tests.support.commands import call, run_python
 from wds_tools.convert.claim import Claim, manifest_turn
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.run import convert_tree
@@ -77,7 +77,7 @@ def test_what_was_made_in_a_bucket_streams_and_verifies(tree: Path, place: str) 
 
 
 def test_shards_of_several_parts_have_the_bytes_of_local_ones(tmp_path: Path, place: str) -> None:
-    tree = trees.make(tmp_path / "tree", {f"a/{n}.jpg": trees.picture(n, 5_000_000) for n in range(4)})
+    tree = trees.make(tmp_path / "tree", {f"a/{n}.jpg": trees.picture(n) + bytes(5_000_000) for n in range(4)})
     convert_tree(tree, tmp_path / "out", workers=0)
     convert_tree(tree, place, workers=0)
     store = S3Store(place)
@@ -113,11 +113,6 @@ def test_tasks_at_the_same_time_share_a_bucket(tree: Path, made: dict[str, bytes
 # ---------------------------------------------------------------- killed
 
 
-@pytest.fixture
-def counted(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing yet."""
-
-
 DIES = """
 import itertools, os, signal, sys
 from wds_tools.cli import main
@@ -139,8 +134,6 @@ main.main()
 def test_fault_42_killed_before_any_write_a_second_run_makes_the_same_bytes(
     tree: Path, made: dict[str, bytes], place: str
 ) -> None:
-    from tests.support.commands import run_python
-
     words = ("convert", os.fspath(tree), None, "--max-count", "8", "--workers", "0")
     number, code = 1, -signal.SIGKILL
     while code == -signal.SIGKILL:
@@ -202,8 +195,6 @@ def test_fault_40_a_bucket_that_may_only_be_read_is_refused_before_any_work(tmp_
 
 
 def test_without_botocore_it_is_said_what_to_install(tree: Path) -> None:
-    from tests.support.commands import run_python
-
     code = "import sys; sys.modules['botocore'] = None; from wds_tools.cli.main import main; main()"
     said = run_python("-c", code, "convert", tree, "s3://bucket/x")
     assert (said.code, said.out) == (1, "")
@@ -217,7 +208,7 @@ def test_fault_45_one_with_other_options_is_refused_while_another_is_unfinished(
     make(tree, place, task=(0, 2))
     store = S3Store(place)
     before = buckets.snapshot(store)
-    with pytest.raises(TargetError, match="with other options or of a source that has changed.*--overwrite"):
+    with pytest.raises(TargetError, match=r"with other options or of a source that has changed.*--overwrite"):
         convert_tree(tree, place, max_count=9, workers=0)
     assert buckets.snapshot(store) == before
     convert_tree(tree, place, max_count=9, workers=0, overwrite=True)
@@ -292,9 +283,9 @@ def test_who_was_killed_in_his_turn_at_the_manifest_keeps_others_out_until_he_ru
     store = S3Store(place)
     store.write_atomic(".wds_tools/manifest-train", [b"turn"])
     for holder in ("a", "val"):
-        with pytest.raises(TargetBusyError, match=r"manifest-train' says that another.*run that one again or remove"):
-            with manifest_turn(store, holder, patience=0.0):
-                raise AssertionError("nobody's turn")
+        waits = pytest.raises(TargetBusyError, match=r"manifest-train' says that another.*run that one again or remove")
+        with waits, manifest_turn(store, holder, patience=0.0):
+            raise AssertionError("nobody's turn")
     with manifest_turn(store, "train"):
         assert store.list(".wds_tools/") == [".wds_tools/manifest-train"]
     assert buckets.names(store) == []
