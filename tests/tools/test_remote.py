@@ -118,7 +118,7 @@ def test_a_password_goes_to_the_workers_and_into_no_message(dataset: Path) -> No
         address = server.url.replace("://", "://me:s3cret@") + f"/{dataset.name}"
         report = verify_dataset(address, workers=2)
         assert report.problems == []
-        assert {headers.get("Authorization") for _, _, headers in server.requests} == {"Basic bWU6czNjcmV0"}
+        assert {headers.get("authorization") for _, _, headers in server.requests} == {"Basic bWU6czNjcmV0"}
         server.always = streams.status(403)
         said = call("verify", address)
         assert said.code == 1
