@@ -59,7 +59,7 @@ class Receipt:
 
     ``fields`` counts samples by field; ``suffixes`` counts source suffixes by field (``{"jpg": {".JPEG": 9}}``);
     ``source_bytes`` is the size of the source files read. ``tiled`` images were given restart tiles, which took them
-    from ``tiled_from`` bytes to ``tiled_to``.
+    from ``tiled_from`` bytes to ``tiled_to``. ``stamp`` is what a bucket tells these bytes from others by.
     """
 
     name: str
@@ -74,6 +74,7 @@ class Receipt:
     tiled: int = 0
     tiled_from: int = 0
     tiled_to: int = 0
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import images, needs, trees
 from wds_tools.convert import sources, tree
+from wds_tools.convert.claim import Claim
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.plan import make_plan
 from wds_tools.convert.shard import CHUNK, Job, build_shard, output_scale
@@ -32,7 +33,7 @@ def prepare(source, target, store=LocalStore, **changes):
         found = sources.read_list(str(source), classes=options.classes, strict=strict)
     else:
         found = tree.scan(str(source), classes=options.classes, siblings=options.siblings, strict=strict, map_=map)
-    job = Job(found.root, store(target), options, found.classes)
+    job = Job(found.root, store(target), options, found.classes, Claim(store(target), options.split, ""))
     [(plan, lines)] = make_plan(found.lines, found.sizes, options)
     Workspace(job.target, options.split).write_entries(plan.name, lines)
     return job, plan

@@ -9,7 +9,8 @@ import click
 
 from wds_tools.cli.show import count_text, print_json, progress, size_text
 from wds_tools.convert.options import ENCODINGS, ON_ERROR, ConvertOptions, parse_size
-from wds_tools.convert.run import Result, convert_tree
+from wds_tools.convert.result import Result
+from wds_tools.convert.run import convert_tree
 from wds_tools.errors import OptionError
 
 SHOWN = 10  # skipped files that are named in the summary
@@ -98,7 +99,8 @@ def command(
     """Turn SRC into shards in OUT.
 
     SRC is a folder of class folders (SRC/cat/001.jpg), or a table (.csv, .tsv, .jsonl) with the columns path and label
-    or class. Run the same command again after an interruption: only what is missing is made.
+    or class. OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as
+    AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
     """
     started = time.monotonic()
     with progress("converting", quiet=as_json) as bar:

@@ -18,7 +18,8 @@ from wds_tools.tools.extract import extract_dataset
 def command(dataset: str, folder: str, split: str | None, as_json: bool) -> None:
     """Write the files of DATASET below DIR, which must be new or empty.
 
-    A tree that was converted comes back byte for byte. Names in shards are not trusted: none leads out of DIR.
+    DATASET is a folder, shards, or an http://, https:// or s3:// address. A tree that was converted comes back byte for
+    byte. Names in shards are not trusted: none leads out of DIR.
     """
     with progress("extracting", quiet=as_json) as bar:
         report = extract_dataset(dataset, folder, split=split, watch=bar.update)

@@ -20,7 +20,7 @@ def command(shards: tuple[str, ...], split: str | None, lenient: bool, workers: 
     """Write an .idx beside each of SHARDS, and info.json into their folder.
 
     SHARDS is a folder, a glob, brace notation, or several of the last two: shards that webdataset, tar or other tools
-    wrote, or a dataset of which a shard was replaced.
+    wrote, or a dataset of which a shard was replaced. They may lie in a bucket (s3://bucket/prefix).
     """
     with progress("indexing", quiet=as_json) as bar:
         report = index_shards(

@@ -36,7 +36,8 @@ def command(
 ) -> None:
     """Show splits, classes, sizes and fields of DATASET, and preview an epoch.
 
-    DATASET is a folder, a glob, shards in brace notation, or several of the last two. With --world, --workers or
+    DATASET is a folder, a glob, shards in brace notation, or several of the last two; local, or at an http://, https:// or
+    s3:// address. With --world, --workers or
     --batch-size it shows the steps of an epoch, who reads what, and how well it is shuffled.
     """
     place = dataset[0] if len(dataset) == 1 else dataset
@@ -125,9 +126,12 @@ def _how_to_read(found: dict[str, Any]) -> str:
 
 def _urls(place: str, names: list[str]) -> str:
     """A Python expression for the shards: brace notation where they are numbered through, else a glob."""
+    join = "/".join if "://" in place else os.sep.join
     if (braces := brace_notation(names)) is not None:
-        return repr(os.path.join(place, braces))
+        return repr(join((place, braces)))
     if len(names) == 1:
-        return repr(os.path.join(place, names[0]))
+        return repr(join((place, names[0])))
+    if "://" in place:
+        return repr([join((place, name)) for name in names])
     common = os.path.commonprefix(names)  # noqa: RUF071 - letters in common are what a glob wants
     return f"sorted(glob.glob({os.path.join(place, common + '*.tar')!r}))"

@@ -21,7 +21,8 @@ SHOWN = 100
 def command(dataset: tuple[str, ...], decode: bool, lenient: bool, workers: int | None, as_json: bool) -> None:
     """Check structure, keys, labels, sizes, digests and indexes of DATASET.
 
-    DATASET is a folder, a glob, shards in brace notation, or several of the last two. Exit code 1 and a list when
+    DATASET is a folder, a glob, shards in brace notation, or several of the last two; local, or at an http://, https:// or
+    s3:// address, from where each shard is fetched once. Exit code 1 and a list when
     anything is wrong.
     """
     with progress("verifying", quiet=as_json) as bar:

@@ -79,12 +79,17 @@ class SerialEngine:
 
 
 class ProcessEngine:
-    """A pool of ``workers`` processes on this machine."""
+    """A pool of ``workers`` processes on this machine.
 
-    def __init__(self, workers: int) -> None:
+    ``carried`` is a function that they are born with, to be run later: what it holds, such as the password of an
+    address, then never goes through a pipe.
+    """
+
+    def __init__(self, workers: int, carried: Callable[..., Any] | None = None) -> None:
         # A fork is ready in a millisecond and sees what is loaded already; elsewhere than Linux it is not safe.
         self._context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._workers = workers
+        self._carried = carried
         self._pool: Any = None
 
     def __enter__(self) -> ProcessEngine:
@@ -92,7 +97,7 @@ class ProcessEngine:
         self._counters = self._context.RawArray("q", 2 * self._workers)  # samples and bytes by worker
         seats = self._context.Value("i", 0)
         self._pool = ProcessPoolExecutor(
-            self._workers, self._context, _start_worker, (self._stop, self._counters, seats)
+            self._workers, self._context, _start_worker, (self._stop, self._counters, seats, self._carried)
         )
         return self
 
@@ -127,7 +132,7 @@ class ProcessEngine:
             while True:
                 # A short queue keeps workers busy without holding every task in memory.
                 while len(waiting) < 2 * self._workers + 2 and (item := next(source, None)) is not None:
-                    waiting.add(self._submit(_run_task, function, item))
+                    waiting.add(self._submit(_run_task, None if function is self._carried else function, item))
                 if not waiting:
                     return
                 finished, waiting = self._wait(waiting)
@@ -159,15 +164,18 @@ class ProcessEngine:
             process.kill()
 
 
-def make_engine(name: str, workers: int | None) -> Engine:
-    """The engine called ``name``, with as many workers as this process has cores unless ``workers`` says."""
+def make_engine(name: str, workers: int | None, carried: Callable[..., Any] | None = None) -> Engine:
+    """The engine called ``name``, with as many workers as this process has cores unless ``workers`` says.
+
+    Of a function that is ``carried``, see `ProcessEngine`, nothing need be pickled where processes are forked.
+    """
     if name != "process":
         raise OptionError(f"engine is {name!r}; only 'process' is there")
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not 0 <= workers <= 1024:
         raise OptionError(f"workers is {workers}; it must be between 0 (no processes) and 1024")
-    return ProcessEngine(workers) if workers > 1 else SerialEngine()
+    return ProcessEngine(workers, carried) if workers > 1 else SerialEngine()
 
 
 @contextlib.contextmanager
@@ -194,17 +202,17 @@ def _held_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_shared: tuple[Any, Any, int] | None = None
+_shared: tuple[Any, Any, int, Any] | None = None
 
 
-def _start_worker(stop: Any, counters: Any, seats: Any) -> None:
+def _start_worker(stop: Any, counters: Any, seats: Any, carried: Any) -> None:
     global _shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with seats.get_lock():
         seat = seats.value
         seats.value += 1
-    _shared = stop, counters, 2 * seat
+    _shared = stop, counters, 2 * seat, carried
     threading.Thread(target=_exit_with_driver, daemon=True).start()
 
 
@@ -215,9 +223,10 @@ def _exit_with_driver() -> None:
         os._exit(1)
 
 
-def _run_task(function: Callable[[Item, Tick], Result], item: Item) -> Result:
+def _run_task(function: Callable[[Item, Tick], Result] | None, item: Item) -> Result:
+    """Run ``function``, or the one that this worker was born with."""
     assert _shared is not None
-    stop, counters, seat = _shared
+    stop, counters, seat, carried = _shared
 
     def tick(samples: int, size: int) -> None:
         counters[seat] += samples
@@ -225,7 +234,8 @@ def _run_task(function: Callable[[Item, Tick], Result], item: Item) -> Result:
         if stop.value:
             raise Cancelled
 
-    return function(item, tick)
+    result: Result = (function or carried)(item, tick)
+    return result
 
 
 def _run_chunk(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

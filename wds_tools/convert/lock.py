@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Iterator
 
+from wds_tools.convert.claim import manifest_turn
 from wds_tools.convert.workspace import FOLDER
 from wds_tools.errors import TargetBusyError
 from wds_tools.store.base import Store
@@ -39,8 +40,8 @@ def target_lock(store: Store, *, shared: bool = False, patience: float | None = 
     """Hold the dataset at ``store`` for this process, or `TargetBusyError`.
 
     ``shared`` goes together with others who share, and waits for one who does not. Who wants it alone waits ``patience``
-    seconds; by default not at all for a holder that lives, and a while for what a dead one left. Stores other than local
-    folders are not locked: there, two conversions at once write the same bytes.
+    seconds; by default not at all for a holder that lives, and a while for what a dead one left. Other stores than local
+    folders have no locks; there `convert.claim` sees to it that two conversions at once write the same bytes.
     """
     if fcntl is None or not isinstance(store, LocalStore):
         yield
@@ -58,9 +59,16 @@ def target_lock(store: Store, *, shared: bool = False, patience: float | None = 
 
 
 @contextlib.contextmanager
-def manifest_lock(store: Store) -> Iterator[None]:
-    """Hold the manifest for as long as it takes to bring it up to date. Only for who holds the dataset."""
-    if fcntl is None or not isinstance(store, LocalStore):
+def manifest_lock(store: Store, holder: str) -> Iterator[None]:
+    """Hold the manifest for as long as it takes to bring it up to date. Only for who holds the dataset.
+
+    ``holder`` is the part of the dataset that is asked for, which tells those who ask in a bucket apart.
+    """
+    if not isinstance(store, LocalStore):
+        with manifest_turn(store, holder):
+            yield
+        return
+    if fcntl is None:
         yield
         return
     with _held(store.url(_MANIFEST_LOCK), fcntl.LOCK_EX, None):

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from wds_tools.convert import sources, tree
+from wds_tools.convert.claim import Claim, digest_of
 from wds_tools.convert.engines import Engine, make_engine
 from wds_tools.convert.entries import Source
 from wds_tools.convert.lock import manifest_lock, target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.plan import make_plan
+from wds_tools.convert.result import Progress, Quiet, Result, split_info
+from wds_tools.convert.several import each
 from wds_tools.convert.shard import Job, build_shard, output_scale
 from wds_tools.convert.target import Target, open_target
 from wds_tools.convert.workspace import Plan
@@ -27,49 +29,10 @@ from wds_tools.errors import NotFoundError, OptionError, SourceChangedError, Sou
 from wds_tools.format import manifest
 from wds_tools.format.manifest import Manifest
 from wds_tools.image import tiles
-from wds_tools.records import Receipt, ShardInfo, Skipped, SplitInfo
+from wds_tools.records import Receipt, ShardPlan, SplitInfo
 from wds_tools.store.base import Store
-
-
-class Progress(Protocol):
-    """Told how a conversion goes on; a command line draws a bar from it."""
-
-    def begin(self, samples: int, size: int) -> None:
-        """The plan stands: so many samples, so many source bytes."""
-
-    def update(self, samples: int, size: int) -> None:
-        """So much of it is done."""
-
-
-class Quiet:
-    """Progress for nobody."""
-
-    def begin(self, samples: int, size: int) -> None: ...
-
-    def update(self, samples: int, size: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a conversion did. ``complete`` is False while other tasks of the array have shards to make."""
-
-    target: str
-    split: str
-    samples: int
-    shards: int
-    size: int
-    source_bytes: int
-    classes: int
-    built: int
-    complete: bool
-    skipped: tuple[Skipped, ...] = ()
-    num_skipped: int = 0
-    ignored: dict[str, int] = field(default_factory=dict)
-    empty_classes: tuple[str, ...] = ()
-    jpegs: int = 0
-    tiled: int = 0
-    tiled_from: int = 0
-    tiled_to: int = 0
+from wds_tools.store.local import LocalStore
+from wds_tools.store.options import StoreOptions
 
 
 def convert_tree(
@@ -82,14 +45,16 @@ def convert_tree(
     task: tuple[int, int] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    store_options: StoreOptions | None = None,
     **changes: Any,
 ) -> Result:
-    """Convert a folder of class folders, or a table of images, to a dataset at ``target``.
+    """Convert a folder of class folders, or a table of images, to a dataset at ``target``, a folder or ``s3://bucket/prefix``.
 
     ``options`` (or keywords such as ``split="val"``) say how, see `ConvertOptions`. ``workers`` processes share the work,
     all cores' by default; 0 or 1 does it in this process. ``task=(i, n)`` makes only the i-th of n parts, counted from 0,
     and the part that finishes last completes the dataset. ``overwrite`` replaces a split that is there. Running the
-    same call again goes on where an interrupted one stopped, and does nothing when all is done.
+    same call again goes on where an interrupted one stopped, and does nothing when all is done. ``store_options`` say
+    how to reach a bucket.
 
     Raises `OptionError`, `SourceError`, `TargetError`, `StoreError`, and `SampleError` for a bad image unless
     ``on_error="skip"``.
@@ -105,8 +70,9 @@ def convert_tree(
         tiles.require_kernel()
     chosen = make_engine(engine, workers)
     _check_source(os.fspath(source), options)
-    store = open_target(os.fspath(target), os.fspath(source))
-    conversion = _Conversion(os.fspath(source), store, options, chosen, progress or Quiet())
+    store = open_target(os.fspath(target), os.fspath(source), store_options)
+    holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
+    conversion = _Conversion(os.fspath(source), store, options, chosen, progress or Quiet(), holder)
     if task is None:
         with target_lock(store):
             return conversion.run(overwrite)
@@ -122,8 +88,10 @@ def _run_task(conversion: _Conversion, store: Store, task: tuple[int, int]) -> R
                 result = conversion.run_planned(task)
         except SourceChangedError:
             # The next one to come makes a new plan, unless others are at this one, who will see for themselves.
-            with contextlib.suppress(TargetBusyError), target_lock(store, patience=0.0):
-                conversion.drop_plan()
+            # In a bucket nobody can know whether they are; there --overwrite does it.
+            if isinstance(store, LocalStore):
+                with contextlib.suppress(TargetBusyError), target_lock(store, patience=0.0):
+                    conversion.drop_plan()
             raise
         # Alone: either there was no plan yet, or this was the last task, and the lock goes with it.
         patience = 1.0 if result is None else 0.0
@@ -151,12 +119,22 @@ def _check_source(source: str, options: ConvertOptions) -> None:
 class _Conversion:
     """One call of `convert_tree`, step by step."""
 
-    def __init__(self, source: str, store: Store, options: ConvertOptions, engine: Engine, progress: Progress) -> None:
+    def __init__(
+        self,
+        source: str,
+        store: Store,
+        options: ConvertOptions,
+        engine: Engine,
+        progress: Progress,
+        holder: str,
+    ) -> None:
         self._source = source
         self._store = store
         self._options = options
         self._engine = engine
         self._progress = progress
+        self._holder = holder  # of the manifest's lock
+        self._local = isinstance(store, LocalStore)
         self._target = Target(store, options.split)
         self._workspace = self._target.workspace
         self._found: Source | None = None
@@ -169,9 +147,25 @@ class _Conversion:
             plan = self._new_plan(before, overwrite)
             if isinstance(plan, Result):
                 return plan
-            receipts = self._build(plan, None)
-        self._finish(plan, receipts, before)
+            try:
+                receipts = self._build(plan, None)
+                self._finish(plan, receipts, before if self._local else None)
+            except (NotFoundError, TargetError):
+                done = self._made_by_another(plan)
+                if done is None:
+                    raise
+                return done
         return self._result(plan, receipts, complete=True)
+
+    def _made_by_another(self, plan: Plan) -> Result | None:
+        """What the same conversion, at work in the same bucket at the same time, has finished before us."""
+        if self._local:
+            return None
+        content = self._target.read_manifest()
+        done = content.splits.get(self._options.split)
+        if done is None or done.settings != plan.settings or content.classes != plan.classes:
+            return None
+        return self._summary(done, len(plan.classes), self._built, plan.source_bytes)
 
     def plan_only(self) -> Result | None:
         """Write the plan down for an array of tasks; a result if there is nothing left to do."""
@@ -189,13 +183,13 @@ class _Conversion:
         try:
             with self._engine:
                 receipts = self._build(plan, task)
-        except NotFoundError:
+            complete = len(receipts) == len(plan.shards)
+            if complete:
+                self._finish(plan, receipts)
+        except (NotFoundError, TargetError):
             if self._written_plan() is not None:
                 raise
             return None  # another task has made everything meanwhile, and tidied up
-        complete = len(receipts) == len(plan.shards)
-        if complete:
-            self._finish(plan, receipts)
         return self._result(plan, receipts, complete)
 
     def drop_plan(self) -> None:
@@ -209,12 +203,17 @@ class _Conversion:
     def _new_plan(self, before: Manifest, overwrite: bool = False) -> Plan | Result:
         """A plan made from the source as it is now, or the result if the split is there already."""
         self._found = self._scan(before.without_split(self._options.split))
+        claim = self._claim(self._settings(self._found), self._found.classes)
         if overwrite:
+            if not self._local:
+                self._workspace.clear()  # the claims of others
+            claim.take()
             return self._plan(self._found, before)
         done = before.splits.get(self._options.split)
         if done is not None:
             return self._already_there(done, before)
         self._target.check_strangers()
+        claim.take()
         return self._plan(self._found, None)
 
     # -- before anything is made
@@ -262,26 +261,29 @@ class _Conversion:
 
     # -- plan and shards
 
-    def _job(self, root: str, classes: tuple[str, ...]) -> Job:
-        return Job(root, self._store, self._options, classes)
+    def _claim(self, settings: dict[str, Any], classes: tuple[str, ...]) -> Claim:
+        return Claim(self._store, self._options.split, digest_of(settings, classes))
+
+    def _job(self, root: str, classes: tuple[str, ...], settings: dict[str, Any]) -> Job:
+        return Job(root, self._store, self._options, classes, self._claim(settings, classes))
 
     def _plan(self, found: Source, replaced: Manifest | None) -> Plan:
         """Cut the source into shards, and write that down. The split is taken out of a manifest that is ``replaced``."""
-        scale = output_scale(self._job(found.root, found.classes), found.lines)
+        settings = self._settings(found)
+        scale = output_scale(self._job(found.root, found.classes, settings), found.lines)
         source_bytes = sum(found.sizes)
         self._target.check_space(int(source_bytes * scale) + len(found.lines) * 2048)
         if replaced is not None:  # now that nothing speaks against making it anew
-            self._target.remove_split(replaced)
+            self._forget(replaced)
+            self._target.remove_split(replaced, self._claim(settings, found.classes).name)
         self._target.sweep(all_splits=True)
         self._workspace.drop_plan()
-        shards = []
-        for shard, lines in make_plan(found.lines, found.sizes, self._options, scale=scale):
-            self._workspace.write_entries(shard.name, lines)
-            shards.append(shard)
+        planned = make_plan(found.lines, found.sizes, self._options, scale=scale)
+        shards = list(each(self._store, self._write_entries, planned))
         self._target.remove_shards_but({shard.name for shard in shards})
         plan = Plan(
             root=found.root,
-            settings=self._settings(found),
+            settings=settings,
             classes=found.classes,
             shards=tuple(shards),
             source_bytes=source_bytes,
@@ -292,39 +294,66 @@ class _Conversion:
         found.lines, found.sizes = [], ()  # they are written down; a million of them need not be kept
         return plan
 
+    def _write_entries(self, planned: tuple[ShardPlan, bytes]) -> ShardPlan:
+        shard, lines = planned
+        self._workspace.write_entries(shard.name, lines)
+        return shard
+
+    def _forget(self, before: Manifest) -> None:
+        """Take the split out of the manifest, which other splits' conversions may be at in a bucket."""
+        if self._local:
+            self._target.forget_split(before)
+            return
+        with manifest_lock(self._store, self._holder):
+            self._target.forget_split(self._target.read_manifest())
+
     def _build(self, plan: Plan, task: tuple[int, int] | None) -> list[Receipt]:
         """Make this task's missing shards. Answers with all receipts that stand, in the shards' order."""
-        standing = {shard.name: self._workspace.read_receipt(shard) for shard in plan.shards}
+        written = self._workspace.receipts()
+        standing = self._receipts([shard for shard in plan.shards if shard.name in written], plan)
         mine = [
             shard
             for number, shard in enumerate(plan.shards)
             if standing[shard.name] is None and (task is None or number % task[1] == task[0])
         ]
-        for shard in mine:
-            self._workspace.drop_receipt(shard.name)
+        for _ in each(self._store, self._workspace.drop_receipt, [s.name for s in mine if s.name in written]):
+            pass
         done = [receipt for receipt in standing.values() if receipt is not None]
         samples, size = sum(r.samples + len(r.skipped) for r in done), sum(r.source_bytes for r in done)
         self._progress.begin(plan.samples, plan.source_bytes)
         self._progress.update(samples, size)
-        function = partial(build_shard, self._job(plan.root, plan.classes))
+        function = partial(build_shard, self._job(plan.root, plan.classes, plan.settings))
         for receipt in self._engine.run(function, mine, lambda n, b: self._progress.update(samples + n, size + b)):
             standing[receipt.name] = receipt
             self._built += 1
         if task is not None:  # other tasks have been at work meanwhile
-            standing = {s.name: standing[s.name] or self._workspace.read_receipt(s) for s in plan.shards}
+            missing = [shard for shard in plan.shards if standing[shard.name] is None]
+            standing |= {
+                name: receipt for name, receipt in self._receipts(missing, plan).items() if receipt is not None
+            }
         return [receipt for receipt in standing.values() if receipt is not None]
+
+    def _receipts(self, shards: list[ShardPlan], plan: Plan) -> dict[str, Receipt | None]:
+        """The receipts of these shards that stand, by the names of all in the plan's order."""
+        found = dict(
+            zip([s.name for s in shards], each(self._store, self._workspace.read_receipt, shards), strict=True)
+        )
+        return {shard.name: found.get(shard.name) for shard in plan.shards}
 
     # -- after everything is made
 
     def _finish(self, plan: Plan, receipts: list[Receipt], before: Manifest | None = None) -> None:
         """Write the manifest; ``before`` is what it was, where no other task can have changed it."""
-        split = self._split(plan, receipts)
+        split = split_info(self._options.split, plan, receipts)
         if not split.samples:
             first = split.skipped[0]
             raise SourceError(
                 f"{self._source!r} has no usable image: {split.num_skipped} skipped, the first is {first.path!r}: {first.reason}"
             )
-        with manifest_lock(self._store):
+        self._claim(plan.settings, plan.classes).check()
+        for _ in each(self._store, self._workspace.check_stamp, receipts):
+            pass
+        with manifest_lock(self._store, self._holder):
             if before is None:
                 before = self._target.read_manifest()
             others = before.without_split(self._options.split)
@@ -337,28 +366,8 @@ class _Conversion:
         self._target.sweep(all_splits=False)
         self._workspace.clear()
 
-    def _split(self, plan: Plan, receipts: list[Receipt]) -> SplitInfo:
-        fields: Counter[str] = Counter()
-        suffixes: dict[str, set[str]] = {}
-        skipped = list(plan.skipped)
-        for receipt in receipts:
-            fields.update(receipt.fields)
-            skipped += receipt.skipped
-            for kind, counts in receipt.suffixes.items():
-                suffixes.setdefault(kind, set()).update(counts)
-        return SplitInfo(
-            name=self._options.split,
-            shards=tuple(ShardInfo(r.name, r.samples, r.size, r.sha256) for r in receipts),
-            fields=dict(fields),
-            # Where all files of a field had one suffix, extracting can give it back.
-            suffixes={k: s for k, (s, *more) in suffixes.items() if not more and s != f".{k}"},
-            settings=plan.settings,
-            skipped=tuple(skipped[: manifest.MAX_LISTED_SKIPS]),
-            num_skipped=plan.num_skipped + sum(len(r.skipped) for r in receipts),
-        )
-
     def _result(self, plan: Plan, receipts: list[Receipt], complete: bool) -> Result:
-        split = self._split(plan, receipts)
+        split = split_info(self._options.split, plan, receipts)
         result = self._summary(split, len(plan.classes), self._built, plan.source_bytes, complete)
         return replace(
             result,

@@ -5,6 +5,10 @@ written whole while they are in the processor's cache; nothing is done byte by b
 (`copy_file_range` would save one copy, but the bytes are needed here for the digest and to see what they are.)
 Then the shard is read back and must have the same digest, and its index and its receipt are written. A task that
 ends early leaves nothing under the shard's name.
+
+In a bucket too: the shard goes up in parts while it is made, so that a worker holds about three parts of 8 MiB and no
+disk is needed, and comes down once to be hashed. A checksum by the server would save that, but the one that all servers
+have (an ETag) is no digest of the whole where parts are encrypted, and nothing that is said of a shard elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from wds_tools.convert import entries, keys
+from wds_tools.convert.claim import Claim
 from wds_tools.convert.entries import Entry
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.plan import settings_digest
@@ -53,6 +58,7 @@ class Job:
     target: Store
     options: ConvertOptions
     classes: tuple[str, ...]
+    claim: Claim
 
 
 def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
@@ -64,12 +70,16 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
     workspace = Workspace(job.target, job.options.split)
     packer = _Packer(job, tick)
     lines = workspace.read_entries(plan, settings_digest(job.options.settings()))
+    job.claim.check()
     job.target.write_atomic(plan.name, packer.chunks(lines))
+    stamp = workspace.stamp(plan.name)
     if _digest(job.target, plan.name) != packer.sha256.hexdigest():
         job.target.delete(plan.name)
         raise StoreError(
-            f"{job.target.url(plan.name)!r} does not read back as it was written; check the disk's health and run again"
+            f"{job.target.url(plan.name)!r} does not read back as it was written; check the disk's or the server's health, "
+            "and that no other conversion writes there, and run again"
         )
+    job.claim.check()
     job.target.write_atomic(index.index_name(plan.name), [index.dump(packer.lines)])
     receipt = Receipt(
         name=plan.name,
@@ -84,6 +94,7 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
         tiled=packer.tiled,
         tiled_from=packer.tiled_from,
         tiled_to=packer.tiled_to,
+        stamp=stamp,
     )
     workspace.write_receipt(receipt)
     return receipt

@@ -1,4 +1,4 @@
-"""The folder that a dataset is made in: its manifest, its shards, and what an interrupted conversion left there.
+"""The folder or bucket that a dataset is made in: its manifest, its shards, and what an interrupted conversion left there.
 
 Nothing here asks whether somebody else is at work; that is the lock's business.
 """
@@ -6,20 +6,31 @@ Nothing here asks whether somebody else is at work; that is the lock's business.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 
-from wds_tools.convert.workspace import Workspace
+from wds_tools.convert.several import each
+from wds_tools.convert.workspace import FOLDER, Workspace
 from wds_tools.errors import NotFoundError, OptionError, TargetError
 from wds_tools.format import index, manifest, sidecars
 from wds_tools.format.manifest import Manifest
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
+from wds_tools.store.options import StoreOptions
+from wds_tools.store.s3 import S3Store
+
+_PROBE = f"{FOLDER}/probe"
 
 
-def open_target(target: str, source: str) -> Store:
+def open_target(target: str, source: str, options: StoreOptions | None = None) -> Store:
     """The store at ``target``, made and seen to be writable before any work begins."""
+    if target.startswith("s3://"):
+        bucket = S3Store(target, options)
+        check_writable(bucket)
+        return bucket
     if "://" in target:
-        raise OptionError(f"target {target!r} is a URL; only local folders can be written to")
+        shown = re.sub(r"//[^/]*@", "//", target.partition("?")[0])  # neither a signature nor a password
+        raise OptionError(f"target {shown!r} is a URL that can only be read; give a folder or s3://bucket/prefix")
     here, there = os.path.realpath(source), os.path.realpath(target)
     if here == there or (there.startswith(here + os.sep) and os.path.isdir(here)):
         raise TargetError(f"target {target!r} lies inside the source {source!r}; choose a folder outside of it")
@@ -33,6 +44,13 @@ def open_target(target: str, source: str) -> Store:
     except OSError as error:
         raise TargetError(f"cannot write to {target!r}: {error.strerror}; choose another folder") from error
     return LocalStore(there)
+
+
+def check_writable(store: Store) -> None:
+    """See that a remote store takes, gives back and lets go of an object: the first refusal is the `StoreError`."""
+    store.write_atomic(_PROBE, [b"wds_tools"])
+    store.list(_PROBE)
+    store.delete(_PROBE)
 
 
 class Target:
@@ -53,19 +71,22 @@ class Target:
         self.store.write_atomic(sidecars.SIZES, [sidecars.dump_sizes(dict(content.splits))])
         self.store.write_atomic(manifest.NAME, [manifest.dump(content)])
 
-    def remove_split(self, before: Manifest) -> None:
-        """Take the split out of the manifest first, so that no reader takes what follows for whole."""
-        split = before.splits.get(self._split)
-        names = {shard.name for shard in split.shards} if split else set()
-        if split:
+    def forget_split(self, before: Manifest) -> None:
+        """Take the split out of the manifest: first of all, so that no reader takes what follows for whole."""
+        if self._split in before.splits:
             before = before.without_split(self._split)
             if before.splits:
                 self.write_manifest(before)
             else:
                 self.store.delete(manifest.NAME)
                 self.store.delete(sidecars.SIZES)
+
+    def remove_split(self, before: Manifest, claim: str) -> None:
+        """Remove what the manifest listed of a split that it does not list any more, and all work on it but a ``claim``."""
+        split = before.splits.get(self._split)
+        names = {shard.name for shard in split.shards} if split else set()
         self._remove_shards(names | self._shards_there())
-        self.workspace.clear()
+        self.workspace.clear(but=claim)
 
     def check_strangers(self) -> None:
         """Shards that no receipt of ours accounts for belong to somebody else."""
@@ -109,7 +130,10 @@ class Target:
         }
 
     def _remove_shards(self, names: set[str]) -> None:
-        for name in sorted(names):
-            # The shard goes last: by its name a later run finds what an interrupted one left.
-            self.store.delete(index.index_name(name))
-            self.store.delete(name)
+        for _ in each(self.store, self._remove_shard, sorted(names)):
+            pass
+
+    def _remove_shard(self, name: str) -> None:
+        # The shard goes last: by its name a later run finds what an interrupted one left.
+        self.store.delete(index.index_name(name))
+        self.store.delete(name)

@@ -3,6 +3,7 @@
     plan.json                  settings, classes, source and the shards with their digests; written after the entries
     train-000000.entries       the lines of one shard's entries
     train-000000.receipt       proof that this shard stands
+    claim-<digest>             in a bucket: who makes this split, see `convert.claim`
 
 A task needs nothing but this folder and the source, so any process on any machine that sees both can do it.
 """
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wds_tools.convert.plan import shard_digest
+from wds_tools.convert.several import each
 from wds_tools.errors import NotFoundError, StoreError, TargetError
 from wds_tools.format import index
 from wds_tools.records import Receipt, ShardPlan, Skipped
@@ -80,6 +82,18 @@ class Workspace:
         except (ValueError, KeyError, TypeError):
             return None
 
+    def stamp(self, shard: str) -> str:
+        """What tells these bytes of a shard from others of its name; empty in a local folder, which has locks."""
+        return "" if isinstance(self._store, LocalStore) else self._store.version(shard).tag
+
+    def check_stamp(self, receipt: Receipt) -> None:
+        """`TargetError` if a shard is not the one that its receipt was written for."""
+        if receipt.stamp and self.stamp(receipt.name) != receipt.stamp:
+            raise TargetError(
+                f"{self._store.url(receipt.name)!r} has been replaced while the others were made: another conversion is "
+                "writing there; stop it, and run this one again"
+            )
+
     def write_receipt(self, receipt: Receipt) -> None:
         # Not flushed: a receipt that a power cut loses costs a rebuilt shard, and its shard was flushed before.
         self._store.write_atomic(
@@ -93,7 +107,9 @@ class Workspace:
             content["skipped"] = tuple(Skipped(**skip) for skip in content["skipped"])
             receipt = Receipt(**content)
             self._store.size(index.index_name(shard.name))
-            stands = receipt.digest == shard.digest and self._store.size(shard.name) == receipt.size
+            there = self._store.version(shard.name)
+            stands = receipt.digest == shard.digest and there.size == receipt.size
+            stands = stands and receipt.stamp in ("", there.tag)
         except NotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -119,12 +135,13 @@ class Workspace:
         """A receipt that does not stand must not stand again, should its plan come back."""
         self._store.delete(self._receipt_name(shard))
 
-    def clear(self) -> None:
-        """Remove everything of this split; others that are at it too are no error."""
+    def clear(self, but: str = "") -> None:
+        """Remove everything of this split ``but`` one name; others that are at it too are no error."""
         self.drop_plan()
         with contextlib.suppress(NotFoundError):
-            for name in self._store.list(self._folder + "/"):
-                self._store.delete(name)
+            found = [name for name in self._store.list(self._folder + "/") if name != but]
+            for _ in each(self._store, self._store.delete, found):
+                pass
         if isinstance(self._store, LocalStore):  # other stores have no folders
             self._store.remove_folder(self._folder)
 

@@ -16,7 +16,7 @@ Sources: POSIX.1-2001 pax (ustar and extended headers); the GNU tar manual's "Ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, Protocol, cast
 
 from wds_tools.errors import TarError
@@ -169,10 +169,16 @@ def members(file: Readable, *, lenient: bool = False) -> Iterator[Member]:
         yield member
 
 
-def payloads(file: Readable, *, lenient: bool = False, max_size: int = MAX_SIZE) -> Iterator[tuple[Member, bytes]]:
-    """The same with the payloads; one of more than ``max_size`` bytes is a `TarError`."""
+def payloads(
+    file: Readable, *, lenient: bool = False, max_size: int = MAX_SIZE, wanted: Callable[[Member], bool] | None = None
+) -> Iterator[tuple[Member, bytes]]:
+    """The same with the payloads, or those that are ``wanted``; one of more than ``max_size`` bytes is a `TarError`."""
     source = _Source(file)
     for member in _headers(source, lenient):
+        if wanted is not None and not wanted(member):
+            _skip_payload(source, member.name, member.size)
+            yield member, b""
+            continue
         if member.size > max_size:
             raise TarError(
                 f"member {member.name!r} at offset {member.offset} has {member.size} bytes; at most {max_size} are read"

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
-from wds_tools.errors import TarError
+from wds_tools.convert.several import each
+from wds_tools.errors import StoreError, TarError
 from wds_tools.format import index, tar
 from wds_tools.format.dataset import open_dataset
 from wds_tools.store.base import Store
+from wds_tools.store.options import StoreOptions
 from wds_tools.store.resolve import locate
 
 
-def describe_dataset(dataset: str | PathLike[str] | Sequence[str | PathLike[str]]) -> dict[str, Any]:
+def describe_dataset(
+    dataset: str | PathLike[str] | Sequence[str | PathLike[str]], *, store_options: StoreOptions | None = None
+) -> dict[str, Any]:
     """Splits, classes, sizes and fields of a dataset, ready for JSON. Counts that nothing tells are None.
 
     Reads ``info.json`` and, without one, the first line of every index and the first header of the first shard, to
     see that it is one: `TarError` if not.
     """
-    place = locate(dataset)
+    place = locate(dataset, remote=True, options=store_options)
     store = place.store
     found = open_dataset(store, place.names)
     content = found.manifest
@@ -33,8 +38,8 @@ def describe_dataset(dataset: str | PathLike[str] | Sequence[str | PathLike[str]
             sizes: list[int | None] = [shard.size for shard in info.shards]
             fields, settings, skipped = info.fields, info.settings, info.num_skipped
         else:
-            counts = [_indexed_count(store.url(shard)) for shard in shards]
-            sizes = [store.size(shard) for shard in shards]
+            counts = list(each(store, partial(_indexed_count, store), shards))
+            sizes = list(each(store, store.size, shards))
             fields, settings, skipped = {}, {}, 0
         splits[name] = {
             "samples": _total(counts),
@@ -67,10 +72,10 @@ def _total(values: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _indexed_count(path: str) -> int | None:
+def _indexed_count(store: Store, shard: str) -> int | None:
+    name = index.index_name(shard)
     try:
-        with open(index.index_name(path), "rb") as file:
-            words = file.readline(100).split()
-    except OSError:
+        words = store.read(name, 0, min(store.size(name), 100)).partition(b"\n")[0].split()
+    except StoreError:
         return None
     return int(words[1]) if len(words) == 2 and words[1].isdigit() else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, BinaryIO
@@ -20,12 +20,14 @@ from wds_tools.errors import FormatError, NotFoundError, OptionError, StoreError
 from wds_tools.format import tar
 from wds_tools.format.dataset import open_dataset, read_index
 from wds_tools.image.kinds import EXTENSIONS
-from wds_tools.records import Sample, SplitInfo
+from wds_tools.records import Member, Sample, SplitInfo
 from wds_tools.store.base import Store
-from wds_tools.store.local import store_error, write_all
+from wds_tools.store.local import LocalStore, store_error, write_all
+from wds_tools.store.options import StoreOptions
 from wds_tools.store.resolve import locate
 from wds_tools.tools.folder import new_folder
 
+MAX_FIELD = 1 << 30  # bytes of a field that is fetched
 MAX_METADATA = 1 << 20  # bytes of a json field that is looked at for a path
 
 
@@ -46,15 +48,18 @@ def extract_dataset(
     *,
     split: str | None = None,
     watch: Watch = lambda samples, size: None,
+    store_options: StoreOptions | None = None,
 ) -> ExtractReport:
     """Write every sample's files below ``target``, which must be empty or not there.
+
+    ``dataset`` may be on a server or in a bucket, for which ``store_options`` are; each shard is then read once, front to back.
 
     A tree that was converted comes back with the same files, byte for byte. Keys without a folder go into one folder a
     class. ``cls`` is not written (it is the folder), nor the ``json`` that ``--metadata`` added. Raises `FormatError` for a
     name that would lead out of ``target`` and `TargetError` for a ``target`` that is not empty; nothing is left there when
     anything goes wrong.
     """
-    place = locate(dataset)
+    place = locate(dataset, remote=True, options=store_options)
     found = open_dataset(place.store, place.names)
     if split is None:
         if len(found.splits) > 1:
@@ -70,14 +75,32 @@ def extract_dataset(
     with new_folder(target) as folder:
         writer = _Writer(folder, target, content.classes if content is not None else (), info)
         for shard in found.splits[split]:
-            with place.store.stream(shard) as file:
-                for sample in _samples(place.store, shard, file):
-                    writer.write(shard, sample, file)
-                    watch(writer.samples, writer.size)
+            for sample, payloads in _samples(place.store, shard):
+                writer.write(shard, sample, payloads)
+                watch(writer.samples, writer.size)
     return ExtractReport(os.path.realpath(target), split, writer.samples, writer.files, writer.size)
 
 
-def _samples(store: Store, shard: str, file: BinaryIO) -> list[Sample]:
+def _samples(store: Store, shard: str) -> Iterator[tuple[Sample, dict[str, bytes]]]:
+    """The samples of a shard with their fields: through the index of a local one, front to back through a remote one."""
+    with store.stream(shard) as file:
+        if not isinstance(store, LocalStore):
+            try:
+                yield from _passing(file)
+            except TarError as error:
+                raise TarError(f"{store.url(shard)}: {error}") from error
+            return
+        for sample in _indexed(store, shard, file):
+            payloads = {}
+            for field in sample.fields:
+                file.seek(field.offset)
+                payloads[field.ext] = file.read(field.size)
+                if len(payloads[field.ext]) < field.size:
+                    raise FormatError(f"{shard}: cut short in key {sample.key!r}; check it with 'wds-tools verify'")
+            yield sample, payloads
+
+
+def _indexed(store: Store, shard: str, file: BinaryIO) -> list[Sample]:
     try:
         return read_index(store, shard)
     except NotFoundError:
@@ -86,6 +109,19 @@ def _samples(store: Store, shard: str, file: BinaryIO) -> list[Sample]:
         except TarError as error:
             raise TarError(f"{store.url(shard)}: {error}") from error
         return samples
+
+
+def _passing(file: BinaryIO) -> Iterator[tuple[Sample, dict[str, bytes]]]:
+    waiting: dict[int, bytes] = {}
+
+    def members() -> Iterator[Member]:
+        for member, data in tar.payloads(file, max_size=MAX_FIELD):
+            if tar.split_name(member.name):
+                waiting[member.offset] = data
+            yield member
+
+    for sample in tar.samples(members()):
+        yield sample, {field.ext: waiting.pop(field.offset) for field in sample.fields}
 
 
 class _Writer:
@@ -104,13 +140,7 @@ class _Writer:
         self._flat = bool(split.settings.get("siblings")) and not classes
         self._folders: set[str] = set()
 
-    def write(self, shard: str, sample: Sample, file: BinaryIO) -> None:
-        payloads = {}
-        for field in sample.fields:
-            file.seek(field.offset)
-            payloads[field.ext] = file.read(field.size)
-            if len(payloads[field.ext]) < field.size:
-                raise FormatError(f"{shard}: cut short in key {sample.key!r}; check it with 'wds-tools verify'")
+    def write(self, shard: str, sample: Sample, payloads: dict[str, bytes]) -> None:
         image = next(iter(payloads))
         stem, suffix = self._path(payloads, image) or (
             self._stem(sample.key, payloads),

@@ -9,13 +9,17 @@ from functools import partial
 from os import PathLike
 
 from wds_tools.convert.engines import Tick, Watch, make_engine
-from wds_tools.errors import FormatError, NotFoundError, TarError
+from wds_tools.convert.target import check_writable
+from wds_tools.errors import FormatError, NotFoundError, OptionError, TarError
 from wds_tools.format import index, manifest, sidecars, tar
 from wds_tools.format.dataset import split_of
 from wds_tools.format.digest import DigestReader
 from wds_tools.format.manifest import Manifest
 from wds_tools.records import ShardInfo, SplitInfo
 from wds_tools.store.base import Store
+from wds_tools.store.http import HttpStore
+from wds_tools.store.local import LocalStore
+from wds_tools.store.options import StoreOptions
 from wds_tools.store.resolve import locate
 
 
@@ -46,17 +50,26 @@ def index_shards(
     lenient: bool = False,
     workers: int | None = None,
     watch: Watch = lambda samples, size: None,
+    store_options: StoreOptions | None = None,
 ) -> IndexReport:
     """Write an ``.idx`` beside every shard, and ``info.json`` and ``sizes.json`` into their folder.
 
-    ``shards`` is a folder, a glob, brace notation, or a list. A shard's split is what the manifest says, else what its
+    ``shards`` is a folder, a glob, brace notation, or a list, local or in a bucket, for which ``store_options`` are; each is
+    read once. Over HTTP nothing can be written: `OptionError`. A shard's split is what the manifest says, else what its
     name tells (``val-000.tar`` is of ``val``), unless ``split`` names one for all. A manifest that is there keeps its
     other splits, its classes and its unknown keys. ``lenient`` accepts shards without an end-of-archive mark. No index
     is written for a shard that is damaged, or where a key comes twice or a sample's members are not adjacent:
     `TarError`, naming the shard; and then no manifest either. A key that is in two shards of a split is a `FormatError`.
     """
-    place = locate(shards)
+    place = locate(shards, remote=True, options=store_options)
     store = place.store
+    if isinstance(store, HttpStore):
+        raise OptionError(
+            f"{store.url()} can only be read, and an index lies beside its shard; run this where the shards lie, "
+            "or on a copy in a folder or a bucket"
+        )
+    if not isinstance(store, LocalStore):
+        check_writable(store)
     names = place.names
     if names is None:
         names = tuple(name for name in store.list() if name.endswith(".tar") and not name.startswith("."))
@@ -66,8 +79,9 @@ def index_shards(
     # Shards of several folders have no one place for a manifest; their indexes are enough to read them.
     together = all("/" not in name for name in names)
     before = _read_manifest(store) if together else Manifest()
-    with make_engine("process", workers) as engine:
-        found = {each.shard.name: each for each in engine.run(partial(_index_shard, store, lenient), names, watch)}
+    function = partial(_index_shard, store, lenient)
+    with make_engine("process", workers, function) as engine:
+        found = {each.shard.name: each for each in engine.run(function, names, watch)}
     listed = {shard.name: each.name for each in before.splits.values() for shard in each.shards}
     by_split: dict[str, list[_Indexed]] = {}
     for name in names:

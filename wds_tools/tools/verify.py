@@ -1,7 +1,8 @@
 """Look at every byte of a dataset and list what is wrong with it.
 
-A shard is read once, front to back: the digest and the tar structure come from the same pass. Shards are checked by
-processes side by side; what concerns the dataset as a whole (counts, keys, files) is compared here afterwards.
+A shard is read once, front to back: the digest, the tar structure, labels and images come from the same pass, so that a
+remote one is fetched once. Shards are checked by processes side by side, which for remote ones means several
+downloads at a time; what concerns the dataset as a whole (counts, keys, files) is compared here afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
-from typing import BinaryIO
 
 from wds_tools.convert.engines import Tick, Watch, make_engine
 from wds_tools.errors import FormatError, NotFoundError, SampleError, StoreError, TarError
@@ -20,10 +20,13 @@ from wds_tools.format import index, manifest, sidecars, tar
 from wds_tools.format.dataset import Dataset, open_dataset
 from wds_tools.format.digest import DigestReader
 from wds_tools.image.kinds import KINDS, sniff
-from wds_tools.records import Field, Problem, Sample, ShardInfo
+from wds_tools.records import Member, Problem, Sample, ShardInfo
 from wds_tools.store.base import Store
+from wds_tools.store.http import HttpStore
+from wds_tools.store.options import StoreOptions
 from wds_tools.store.resolve import locate
 
+_MAX_LABEL, _MAX_IMAGE = 20, 1 << 30  # bytes that are looked at
 MAX_PROBLEMS = 1000  # listed a shard; a shard full of garbage need not fill the memory
 
 _KEY = re.compile(r"(?!\.|__)(?:[!-~]+/)?[!-\-/-~]+")  # ASCII, no white space, no dot in the basename
@@ -76,14 +79,16 @@ def verify_dataset(
     lenient: bool = False,
     workers: int | None = None,
     watch: Watch = lambda samples, size: None,
+    store_options: StoreOptions | None = None,
 ) -> VerifyReport:
     """Check structure, keys, labels, sizes, digests and indexes of a dataset, and with ``decode`` every image.
 
-    ``dataset`` is a folder, a glob, brace notation, or a list of shards. ``lenient`` accepts shards without an
-    end-of-archive mark. ``watch`` is told samples and bytes done so far. What is wrong comes back as
+    ``dataset`` is a folder, a glob, brace notation, or a list of shards, local or on a server or in a bucket, for which
+    ``store_options`` are. ``lenient`` accepts shards without an end-of-archive mark. ``watch`` is told samples and bytes
+    done so far. What is wrong comes back as
     `VerifyReport.problems`; only a dataset that cannot be found or whose manifest cannot be read raises.
     """
-    place = locate(dataset)
+    place = locate(dataset, remote=True, options=store_options)
     found = open_dataset(place.store, place.names)
     content = found.manifest
     listed: dict[str, ShardInfo | None] = {shard: None for shards in found.splits.values() for shard in shards}
@@ -91,8 +96,9 @@ def verify_dataset(
         listed |= {shard.name: shard for split in content.splits.values() for shard in split.shards}
     ours = content is not None and any(split.settings for split in content.splits.values())
     check = _Check(place.store, ours, decode, lenient, len(content.classes) if content and content.classes else None)
-    with make_engine("process", workers) as engine:
-        reports = {report.name: report for report in engine.run(partial(check_shard, check), listed, watch)}
+    function = partial(check_shard, check)
+    with make_engine("process", workers, function) as engine:
+        reports = {report.name: report for report in engine.run(function, listed, watch)}
 
     result = VerifyReport(place.store.url(), decoded=decode)
     for split, shards in found.splits.items():
@@ -113,11 +119,13 @@ def check_shard(check: _Check, name: str, tick: Tick) -> ShardReport:
     """Read one shard whole and report what it holds and what is wrong with it. Never raises for its content."""
     report = ShardReport(name)
     samples: list[Sample] = []
+    contents = _Contents(check, tick)
     try:
         with check.store.stream(name) as file:
             reader = DigestReader(file)
             try:
-                for sample in tar.samples(tar.members(reader, lenient=check.lenient)):
+                found = tar.payloads(reader, lenient=check.lenient, wanted=contents.wanted)
+                for sample in tar.samples(map(contents.look, found)):
                     samples.append(sample)
                     if len(samples) % 512 == 0:
                         tick(512, reader.size - report.size)
@@ -129,16 +137,13 @@ def check_shard(check: _Check, name: str, tick: Tick) -> ShardReport:
             report.size = reader.size
         report.samples = len(samples)
         report.keys = [sample.key for sample in samples]
-        report.fields = Counter(found.ext for sample in samples for found in sample.fields)
+        report.fields = Counter(part.ext for sample in samples for part in sample.fields)
         report.problems += _index_problems(check, name, None if report.problems else samples)
-        with check.store.stream(name) as file:
-            for problem in _sample_problems(check, name, samples, file, tick):
-                report.problems.append(problem)
-                if len(report.problems) >= MAX_PROBLEMS:
-                    report.problems.append(
-                        Problem(name, f"more than {MAX_PROBLEMS} problems; the others are not listed")
-                    )
-                    break
+        for problem in _sample_problems(check, name, samples, contents.problems):
+            report.problems.append(problem)
+            if len(report.problems) >= MAX_PROBLEMS:
+                report.problems.append(Problem(name, f"more than {MAX_PROBLEMS} problems; the others are not listed"))
+                break
     except StoreError as error:
         report.problems.append(Problem(name, str(error)))
     return report
@@ -161,30 +166,58 @@ def _index_problems(check: _Check, name: str, samples: list[Sample] | None) -> l
     return [Problem(idx, f"it lists {len(indexed)} samples and the shard holds {len(samples)}; run 'wds-tools index'")]
 
 
-def _sample_problems(check: _Check, name: str, samples: list[Sample], file: BinaryIO, tick: Tick) -> Iterator[Problem]:
+def _sample_problems(check: _Check, name: str, samples: list[Sample], contents: dict[int, str]) -> Iterator[Problem]:
     for sample in samples:
         if check.ours and (not _KEY.fullmatch(sample.key) or any(len(f.name) > tar.MAX_NAME for f in sample.fields)):
             yield Problem(name, "the key breaks the format's rules (docs/format.md)", key=sample.key)
         for part in sample.fields:
-            if part.ext == "cls":
-                reason = (
-                    _label_problem(_payload(file, part), check.num_classes) if part.size <= 20 else "no class index"
-                )
-            elif check.decode and part.ext.rpartition(".")[2] in _IMAGE_FIELDS:
-                reason = _decode_problem(_payload(file, part), part.ext)
-                tick(0, 0)
-            else:
-                continue
-            if reason is not None:
+            if part.offset in contents:
+                reason = contents[part.offset]
                 yield Problem(name, f"field {part.ext!r}: {reason}", key=sample.key, offset=part.offset)
 
 
 _IMAGE_FIELDS = {*KINDS, "jpeg", "tif", "pgm", "pbm", "pnm"}
 
 
-def _payload(file: BinaryIO, part: Field) -> bytes:
-    file.seek(part.offset)
-    return file.read(part.size)
+class _Contents:
+    """Looks at labels and images while a shard passes by. ``problems`` says by offset what is wrong with a field."""
+
+    def __init__(self, check: _Check, tick: Tick) -> None:
+        self.problems: dict[int, str] = {}
+        self._check = check
+        self._tick = tick
+
+    def wanted(self, member: Member) -> bool:
+        """Whether the payload of ``member`` is to be looked at; what is too large for that is a problem by itself."""
+        ext = _ext(member)
+        if ext == "cls":
+            if member.size > _MAX_LABEL:
+                self._note(member, "no class index")
+            return member.size <= _MAX_LABEL
+        if not self._check.decode or ext.rpartition(".")[2] not in _IMAGE_FIELDS:
+            return False
+        if member.size > _MAX_IMAGE:
+            self._note(member, f"{member.size} bytes; an image of more than {_MAX_IMAGE} is not decoded")
+        return member.size <= _MAX_IMAGE
+
+    def look(self, found: tuple[Member, bytes]) -> Member:
+        member, data = found
+        ext = _ext(member)
+        if ext == "cls" and member.size <= _MAX_LABEL:
+            self._note(member, _label_problem(data, self._check.num_classes))
+        elif data or (ext != "cls" and self.wanted(member)):
+            self._note(member, _decode_problem(data, ext))
+            self._tick(0, 0)
+        return member
+
+    def _note(self, member: Member, reason: str | None) -> None:
+        if reason is not None and len(self.problems) <= MAX_PROBLEMS:
+            self.problems[member.offset] = reason
+
+
+def _ext(member: Member) -> str:
+    parts = tar.split_name(member.name)
+    return parts[1] if parts else ""
 
 
 def _label_problem(data: bytes, num_classes: int | None) -> str | None:
@@ -263,7 +296,8 @@ def _beside(found: Dataset) -> list[Problem]:
         return []
     problems = []
     listed = {shard for shards in found.splits.values() for shard in shards}
-    for name in found.store.list():
+    # A server over HTTP has no listing; what lies there unlisted, nobody finds.
+    for name in [] if isinstance(found.store, HttpStore) else found.store.list():
         if name.endswith(".tar") and not name.startswith(".") and name not in listed:
             problems.append(
                 Problem(name, f"no split in {manifest.NAME} lists this shard; remove it or run 'wds-tools index'")
