@@ -5,6 +5,11 @@ Usage: streaming.py WAY URL NUMBER NAME…. Prints seconds and bytes, without wh
     stream  HttpStore.stream, in pieces of 1 MiB; NUMBER is chunk_size
     read    HttpStore.read of ranges of NUMBER bytes
     curl    one curl process for all files, into /dev/null; NUMBER is ignored
+
+Shards are read as samples, which are then counted in place of bytes; NUMBER is ignored:
+
+    samples     one shuffled epoch of ShardDataset
+    webdataset  the same of wds.WebDataset(shardshuffle=100).shuffle(1000)
 """
 
 from __future__ import annotations
@@ -12,8 +17,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 
+import webdataset
+
+from wds_tools import ShardDataset
 from wds_tools.store.http import HttpStore
 from wds_tools.store.options import StoreOptions
 
@@ -48,9 +57,19 @@ def curl(url: str, number: int, names: Sequence[str]) -> int:
     return sum(map(int, done.stdout.split()))
 
 
+def samples(url: str, number: int, names: Sequence[str]) -> int:
+    return sum(1 for _ in ShardDataset(url, shuffle=True, seed=1))
+
+
+def peer(url: str, number: int, names: Sequence[str]) -> int:
+    warnings.simplefilter("ignore")
+    urls = [f"{url}/{name}" for name in names]
+    return sum(1 for _ in webdataset.WebDataset(urls, shardshuffle=100).shuffle(1000))
+
+
 def main() -> None:
     way, url, number, *names = sys.argv[1:]
-    ways = {"stream": stream, "read": read, "curl": curl}
+    ways = {"stream": stream, "read": read, "curl": curl, "samples": samples, "webdataset": peer}
     started = time.perf_counter()
     total = ways[way](url, int(number), names)
     print(time.perf_counter() - started, total)

@@ -220,7 +220,7 @@ def test_a_loop_can_go_on_once_the_shard_is_back(tmp_path: Path, workers: int) -
 
 def test_fault_50_a_field_of_gigabytes_is_a_bad_sample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "SMALL", 0)
-    monkeypatch.setattr(reader, "MAX_FIELD", 76)
+    monkeypatch.setattr("wds_tools.stream.opened.MAX_FIELD", 76)
     made = loader(folder, on_error="skip", transform=None)
     assert len(list(made)) == 6
     assert all("at most 76 are read" in each.reason for each in made.errors)

@@ -444,7 +444,7 @@ def test_an_index_of_another_length_than_the_manifest_says_is_stale(tmp_path: Pa
 
 
 def test_fault_50_a_field_of_gigabytes_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MAX_FIELD", 50)
+    monkeypatch.setattr("wds_tools.stream.opened.MAX_FIELD", 50)
     with pytest.raises(SampleError, match=r"at most 50 are read"):
         contents(folder)
 

@@ -40,6 +40,11 @@ class CacheStore:
         self._folder = LocalStore(path)
         self._max_bytes = max_bytes
 
+    @property
+    def source(self) -> Store:
+        """The store behind the cache."""
+        return self._store
+
     def __repr__(self) -> str:
         return f"CacheStore({self._store!r}, {self._folder.root!r}, {self._max_bytes})"
 
@@ -73,6 +78,11 @@ class CacheStore:
         """
         kept = self._kept(name, version)
         return None if kept is None else self._folder.url(kept)
+
+    def find(self, name: str, version: Version) -> str | None:
+        """The file of the whole copy if it is there already; it then counts as used now."""
+        kept = self._copy_name(name, version)
+        return self._folder.url(kept) if self._touch(kept) else None
 
     def list(self, prefix: str = "") -> list[str]:
         return self._store.list(prefix)

@@ -7,7 +7,9 @@ over all ranks and workers, and the length is known. `ShardLoader` adds even bat
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -19,12 +21,13 @@ from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
 from wds_tools.errors import OptionError
+from wds_tools.store.options import StoreOptions
 from wds_tools.stream import decoders, sequential
 from wds_tools.stream.batch import Fields
 from wds_tools.stream.order import Order, Topology
 from wds_tools.stream.partition import whole_number
 from wds_tools.stream.reader import SampleDict, ShardReader, shards_at_once
-from wds_tools.stream.shards import Shards, Urls, find_shards
+from wds_tools.stream.shards import Cache, Shards, Urls, find_shards
 from wds_tools.stream.world import find_world
 
 # What wds.WebDataset takes and this class does by itself.
@@ -35,9 +38,9 @@ _REFUSED = {
     "mode": "it draws samples with repetition, and here every sample comes exactly once: leave it out",
     "repeat": "use the method repeat()",
     "handler": "use on_error='skip' with ShardLoader, or the handler of decode() and map()",
-    "cache_dir": "there is no cache yet: read from a local copy",
-    "cache_size": "there is no cache yet: read from a local copy",
-    "url_to_name": "there is no cache yet: read from a local copy",
+    "cache_dir": "use cache=path and cache_bytes=N",
+    "cache_size": "use cache=path and cache_bytes=N",
+    "url_to_name": "copies in a cache have names of their own: leave it out",
     "select_files": "use select() or to_tuple()",
     "rename_files": "use rename() or rename_keys()",
 }
@@ -46,11 +49,14 @@ _REFUSED = {
 class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webdataset is untyped
     """The samples of one split.
 
-    ``urls`` is a dataset's folder (local, or an http address), a glob, brace notation, or a list of shards. ``split`` chooses
-    where there are several. ``shuffle`` permutes shards and moves samples
+    ``urls`` is a dataset's folder (local, or an http or s3 address), a glob, brace notation, or a list of shards. ``split``
+    chooses where there are several. ``shuffle`` permutes shards and moves samples
     within ``window``, merging ``interleave`` shards; ``seed`` and the epoch decide how. ``fields`` and ``transform`` (any
     callable on a PIL image) say what `ShardLoader` makes batches of. ``on_error="skip"`` leaves bad samples out, up to
     ``max_errors`` of them.
+
+    Of a remote dataset, ``cache`` names a folder that keeps whole shards, at most ``cache_bytes`` of them, for every process of
+    the machine; ``options`` are timeouts, retries, requests and credentials (docs/remote.md).
 
     Iterating gives this worker's part of this rank's part of the epoch, as WebDataset's dicts: ``__key__``, ``__url__``, and
     the fields as bytes. Each pass is the next epoch, with workers if they are persistent, and `set_epoch` chooses one.
@@ -78,6 +84,9 @@ class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webda
         max_errors: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        options: StoreOptions | None = None,
         shardshuffle: bool | int | None = None,
         **webdataset_options: Any,
     ) -> None:
@@ -95,7 +104,7 @@ class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webda
             find_world(rank, world_size)  # refuses what cannot be
         self.given_world = (rank, world_size)
         self._epoch = _Epoch()
-        self.shards: Shards = find_shards(urls, split)
+        self.shards: Shards = find_shards(urls, split, options, _cache(cache, cache_bytes))
         self.order = Order(
             self.shards.sizes,
             seed=seed or 0,
@@ -240,9 +249,16 @@ class _Source:
             return
         order = dataset.order.epoch(epoch, Topology(world, workers, 1))
         reader = ShardReader(dataset.shards, keep=shards_at_once(dataset.order))
-        for ids in order.stream(rank, number).blocks():
-            shards, numbers = (part.tolist() for part in dataset.order.locate(ids))
-            yield from map(reader.read, shards, numbers)
+        with contextlib.closing(reader.following(order.stream(rank, number).blocks(), dataset.order)) as blocks:
+            for ids in blocks:
+                shards, numbers = (part.tolist() for part in dataset.order.locate(ids))
+                yield from map(reader.read, shards, numbers)
+
+
+def _cache(path: str | os.PathLike[str] | None, max_bytes: int | None) -> Cache | None:
+    if (path is None) != (max_bytes is None):
+        raise OptionError(f"cache is {path!r} and cache_bytes is {max_bytes}; give both, or neither")
+    return None if path is None or max_bytes is None else Cache(path, max_bytes)
 
 
 def _check_webdataset_options(options: dict[str, Any]) -> None:

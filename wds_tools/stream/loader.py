@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from multiprocessing.context import get_spawning_popen
@@ -331,13 +331,14 @@ class _Batches(IterableDataset[Any]):
         order = self._order.epoch(epoch, Topology(world, self._workers, self._batch_size), history)
         stream = order.stream(rank, worker.id if worker is not None else 0)
         try:
-            for ids in stream:
-                if worker is None:
-                    with kept_randomness():
-                        made = self._make(ids, epoch)
-                else:
-                    made = self._make(ids, epoch, worker.id)
-                yield made
+            with closing(self._reader.following(iter(stream), self._order)) as batches:
+                for ids in batches:
+                    if worker is None:
+                        with kept_randomness():
+                            made = self._make(ids, epoch)
+                    else:
+                        made = self._make(ids, epoch, worker.id)
+                    yield made
         except WdsToolsError as error:
             yield _Failure(error)
 

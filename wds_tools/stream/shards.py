@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wds_tools.errors import NotFoundError, OptionError, TarError
 from wds_tools.format import index, tar
 from wds_tools.format.dataset import open_dataset
 from wds_tools.records import ShardInfo
 from wds_tools.store.base import Store
+from wds_tools.store.cache import CacheStore
 from wds_tools.store.local import LocalStore
-from wds_tools.store.resolve import locate
+from wds_tools.store.options import StoreOptions
+from wds_tools.store.resolve import Place, locate
 
 MAX_FIELD = 1 << 30  # bytes of a field: shards are untrusted, and nothing but a header says how large a field is
 
@@ -27,7 +29,8 @@ Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Shards:
     """The shards of one split, in order. ``counted`` is False where nothing tells how many samples a shard has.
 
-    ``lines`` are the index lines, by shard number, of shards that have no index file.
+    ``lines`` are the index lines, by shard number, of shards that have no index file. ``options`` are those of a remote
+    store.
     """
 
     store: Store
@@ -35,6 +38,7 @@ class Shards:
     classes: tuple[str, ...]
     counted: bool = True
     lines: dict[int, list[bytes]] = field(default_factory=dict, repr=False)
+    options: StoreOptions | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -42,9 +46,29 @@ class Shards:
         return tuple(shard.samples for shard in self.shards)
 
 
-def find_shards(urls: Urls, split: str | None) -> Shards:
+@dataclass(frozen=True)
+class Cache:
+    """A folder that keeps whole shards of a remote store, and how many bytes of them."""
+
+    path: str | os.PathLike[str]
+    max_bytes: int
+
+
+def find_shards(
+    urls: Urls, split: str | None, options: StoreOptions | None = None, cache: Cache | None = None
+) -> Shards:
     """The shards that ``urls`` means. ``split`` chooses where there are several; None takes the only one."""
-    place = locate(urls, remote=True)
+    place = locate(urls, remote=True, options=options)
+    if isinstance(place.store, LocalStore):
+        if cache is not None:
+            raise OptionError(f"cache is {os.fspath(cache.path)!r}, and {place.store.url()!r} is local: leave it out")
+        return _find(place, split)
+    if cache is not None:
+        place = Place(CacheStore(place.store, cache.path, cache.max_bytes), place.names)
+    return replace(_find(place, split), options=options)
+
+
+def _find(place: Place, split: str | None) -> Shards:
     found = open_dataset(place.store, place.names)
     if place.names is not None and found.manifest is None:
         names = [name for shards in found.splits.values() for name in shards]  # named one by one: all are meant

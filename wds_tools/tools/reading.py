@@ -103,7 +103,7 @@ def _read(
     bad: SampleError | None = None
     started = time.perf_counter()
     end = started + seconds
-    blocks = order.epoch(0, Topology()).stream().blocks()
+    blocks = reader.following(order.epoch(0, Topology()).stream().blocks(), order)
     places = (place for ids in blocks for place in zip(*(part.tolist() for part in order.locate(ids)), strict=True))
     for shard, number in places:
         try:
