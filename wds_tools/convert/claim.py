@@ -6,9 +6,10 @@ written before it (so it is in S3, MinIO, Ceph and Google's; in Swift as long as
 up. Conversions with the same claim write the same bytes and need not be kept apart. There is nothing to expire: the claim
 of a conversion that was killed is taken up by the same command, and refuses every other until ``--overwrite``.
 
-That option takes the claims of others away. A conversion under way looks for its claim before and after each shard and
-before the manifest, and gives up when it is gone; its last shard may have come to lie over one of the new ones by then, which
-the other sees by the versions of its shards before it writes the manifest.
+That option takes the claims of others away. A conversion under way looks for its claim before each shard, when all of the
+shard but its name is there, after that, and before the manifest; it gives up when the claim is gone. In the moment between
+looking and naming, its shard may still come to lie over a new one, which the other conversion sees by the versions of its
+shards before it writes the manifest, and `verify` any time.
 
 `manifest_turn` is the same by Burns' algorithm (Burns and Lynch, 1980) for a moment rather than a conversion: of two who
 want to change ``info.json``, the later name steps back.

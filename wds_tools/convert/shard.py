@@ -71,7 +71,7 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
     packer = _Packer(job, tick)
     lines = workspace.read_entries(plan, settings_digest(job.options.settings()))
     job.claim.check()
-    job.target.write_atomic(plan.name, packer.chunks(lines))
+    job.target.write_atomic(plan.name, _claimed(packer.chunks(lines), job.claim))
     stamp = workspace.stamp(plan.name)
     if _digest(job.target, plan.name) != packer.sha256.hexdigest():
         job.target.delete(plan.name)
@@ -98,6 +98,12 @@ def build_shard(job: Job, plan: ShardPlan, tick: Tick) -> Receipt:
     )
     workspace.write_receipt(receipt)
     return receipt
+
+
+def _claimed(chunks: Iterator[bytes], claim: Claim) -> Iterator[bytes]:
+    """The same chunks, the end of which comes only if the claim still holds then: else no shard shows."""
+    yield from chunks
+    claim.check()
 
 
 def _digest(store: Store, name: str) -> str:
