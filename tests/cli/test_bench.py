@@ -105,16 +105,17 @@ def test_several_shards_and_a_server_may_be_named(photos: Path) -> None:
         ("data --seconds 0", 2, "seconds is 0.0; it must be between 0.01 and 3600"),
         ("data --target 0", 2, "target is 0.0; it must be a rate above 0"),
         ("pipe:cat", 2, "asks for a shell command, which is never run; give a path"),
-        ("http://127.0.0.1:1/x:y@/", 1, "no answer after"),
+        ("http://127.0.0.1:1/x:y@/", 1, "given up after 9 attempts in a row"),
         ("", 2, "Missing argument 'DATASET...'"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_sentence(
     photos: Path, monkeypatch: pytest.MonkeyPatch, words: str, code: int, says: str
 ) -> None:
-    from wds_tools.store import http
+    from wds_tools.store.remote import RemoteStore
+    from wds_tools.store.retry import Timing
 
-    monkeypatch.setattr(http, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(RemoteStore, "timing", Timing(sleep=lambda seconds: None))
     monkeypatch.chdir(photos.parent)
     said = call("bench", *words.split())
     assert (said.code, said.out) == (code, "")
