@@ -14,6 +14,7 @@ from tests.support import buckets, needs, servers, shards, streams, trees
 from tests.support.commands import call
 from wds_tools.convert.run import convert_tree
 from wds_tools.errors import OptionError, StoreError
+from wds_tools.store.options import StoreOptions
 from wds_tools.store.s3 import S3Store
 from wds_tools.stream.dataset import ShardDataset
 from wds_tools.tools.extract import extract_dataset
@@ -157,6 +158,12 @@ def test_an_index_is_not_written_over_http_nor_where_nothing_may_be_written(
     assert (said.code, len(said.err.splitlines())) == (2, 1)
     with buckets.configured(bucket, "wrong"), pytest.raises(StoreError, match="HTTP 403 SignatureDoesNotMatch"):
         index_shards(f"{bucket.url}/{tmp_path.name}")
+    with streams.served(tmp_path) as server:
+        server.always = streams.status(403)
+        options = StoreOptions(endpoint_url=server.url, anonymous=True)
+        with pytest.raises(StoreError, match="HTTP 403"):
+            index_shards("s3://b/x/train-{0..9}.tar", store_options=options)
+        assert [method for method, _, _ in server.requests] == ["PUT"]  # before any shard is read
 
 
 def test_a_remote_dataset_is_extracted(tree: Path, dataset: Path, tmp_path: Path, put: Put) -> None:

@@ -316,7 +316,9 @@ class _Conversion:
             for number, shard in enumerate(plan.shards)
             if standing[shard.name] is None and (task is None or number % task[1] == task[0])
         ]
-        for _ in each(self._store, self._workspace.drop_receipt, [s.name for s in mine if s.name in written]):
+        # In a bucket each is a request, so only what was listed is asked for.
+        dropped = [shard.name for shard in mine if self._local or shard.name in written]
+        for _ in each(self._store, self._workspace.drop_receipt, dropped):
             pass
         done = [receipt for receipt in standing.values() if receipt is not None]
         samples, size = sum(r.samples + len(r.skipped) for r in done), sum(r.source_bytes for r in done)
