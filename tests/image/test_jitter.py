@@ -73,6 +73,11 @@ def test_steps_follow_each_other_in_one_order(functional):
     assert difference(found, expected) <= 2e-3
 
 
+def test_whole_grey_levels_are_the_nearest():
+    x = torch.tensor([0, 101, 102, 255], dtype=torch.uint8).view(1, 1, 1, 4).expand(1, 3, 1, 4)
+    assert ColorJitter(brightness=(0.6, 0.6))(x)[0, 0, 0].tolist() == [0, 61, 61, 153]
+
+
 def test_the_seeds_decide():
     x = batch()
     first = STRONG(x, seeds())

@@ -15,6 +15,7 @@ from tests.support import images, needs
 from wds_tools.errors import DecodeError, OptionError
 from wds_tools.image import codec, tiles
 from wds_tools.image.presets import Decode, RandomResizedCrop, ResizeCenterCrop, ScaleJitterCrop
+from wds_tools.image.region import Region
 
 PRESETS = [
     RandomResizedCrop(32),
@@ -159,6 +160,33 @@ def test_scale_jitter_takes_each_length_and_each_place_alike():
     lefts = np.array([cut.box.left / 40 * 20 for cut, length in zip(cuts, lengths, strict=True) if length == 20])
     assert np.bincount(lefts.round().astype(int)).tolist() == pytest.approx([len(lefts) / 5] * 5, abs=70)
     assert all(cut.limits == (0, 0, 40, 40) for cut in cuts)
+
+
+@pytest.mark.parametrize(("resize", "first"), [(32, 0), (33, 0), (34, 1), (35, 2), (36, 2), (37, 2), (39, 4)])
+def test_the_middle_is_torchvisions_which_rounds_halves_to_even(resize, first):
+    cut = ResizeCenterCrop(resize, 32).cut(resize, resize, random.Random(0))
+    assert cut.box == (first, first, first + 32, first + 32)
+
+
+class Sparing:
+    """A picture that gives no pixel more than it was asked for."""
+
+    def __init__(self, pixels):
+        self.pixels = pixels
+        self.height, self.width = pixels.shape[:2]
+
+    def region(self, box, factor=1):
+        left, top = math.floor(box.left), math.floor(box.top)
+        return Region(self.pixels[top : math.ceil(box.bottom), left : math.ceil(box.right)], left, top, 1)
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=repr)
+def test_all_pixels_are_asked_for_that_the_filter_looks_at(preset):
+    for pixels in (PHOTO, PHOTO[:50, :43]):
+        for seed in range(20):
+            out = np.empty((3, *preset.size), np.uint8)
+            preset._render(Sparing(pixels), random.Random(seed), out)
+            assert difference(out, preset(pixels, seed)).max() <= 1
 
 
 # ---------------------------------------------------------------- pixels: torchvision's on the same boxes

@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_named(x, mean, std, message):
 
 
 def test_it_works_where_the_batch_is():
-    """On torch's device without memory, which tells every tensor that was made elsewhere."""
+    """The meta device has no memory; that other devices never meet tensors of the CPU is for a machine with one to show."""
     done = normalize(batch().to("meta"))
     assert (done.device.type, done.dtype, done.shape) == ("meta", torch.float32, (4, 3, 24, 33))
     changed = jitter.ColorJitter(0.4, 0.4, 0.4, 0.1)(batch().to("meta"), torch.arange(4))
