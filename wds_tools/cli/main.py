@@ -25,6 +25,7 @@ COMMANDS = {
     "index": "Make indexes and a manifest for shards made by others.",
     "verify": "Check every byte of a dataset.",
     "info": "Show what a dataset consists of.",
+    "report": "Write a page to look at a dataset with.",
     "extract": "Turn a dataset back into a folder of images.",
     "demo": "Make a small labelled image tree to try things on.",
 }

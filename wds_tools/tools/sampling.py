@@ -1,0 +1,274 @@
+"""Which samples of a dataset to look at: drawn by a seed, never all loaded.
+
+The indexes of all shards are read once and only numbers are kept of them, four bytes a sample. A sample's id is its place in
+the line of all shards; a draw is a list of ids, and what a draw needs is read then: a line of an index, a label, an image.
+
+Samples are drawn by class. Which class a sample is of, its ``cls`` says; reading millions of labels takes long, and the keys
+usually tell the same: what stands before the first slash is the class folder. So a few labels of every folder are read,
+and when folders and labels agree one to one, the classes are counted by folder, exactly. Otherwise the labels of at most
+`MAX_LABELS` samples, drawn at random, are read, and beyond that number counts are estimates.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wds_tools.errors import FormatError, NotFoundError, StoreError
+from wds_tools.format import index, manifest
+from wds_tools.format.dataset import Dataset
+from wds_tools.records import Problem, Sample
+from wds_tools.store.base import Store
+from wds_tools.stream.shards import load_lines, scan_lines
+
+MAX_LABELS = 100_000
+MAX_FOLDERS = 50_000
+CHECKED = 3  # labels of each folder
+MAX_LABEL = 200  # bytes of a label that are looked at
+
+
+@dataclass(frozen=True)
+class SurveyedShard:
+    """A shard whose index was read. ``lines`` are kept only where there is no index file to read them from again."""
+
+    split: str
+    name: str
+    samples: int
+    lines: list[bytes] | None = field(default=None, repr=False)
+
+
+@dataclass
+class Survey:
+    """All samples as numbers: ``folders[codes[id]]`` is the folder in the key of sample ``id``."""
+
+    store: Store
+    shards: list[SurveyedShard] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    codes: array[int] = field(default_factory=lambda: array("i"))
+    problems: list[Problem] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def by_shard(self, ids: Iterable[int]) -> dict[int, list[int]]:
+        """Sample numbers in their shards, by shard number, both in order."""
+        found: dict[int, list[int]] = {}
+        for number in sorted(ids):
+            shard = bisect_right(self.starts, number) - 1
+            found.setdefault(shard, []).append(number - self.starts[shard])
+        return found
+
+    def samples(self, ids: Iterable[int]) -> Iterator[tuple[int, int, SurveyedShard, Sample]]:
+        """Id, number in its shard, shard and fields of each of ``ids``, in order; what a damaged index hides is left out."""
+        for number, chosen in self.by_shard(ids).items():
+            shard = self.shards[number]
+            try:
+                lines = shard.lines or load_lines(self.store, shard.name)
+                for each in chosen:
+                    yield self.starts[number] + each, each, shard, index.parse_line(lines[each])
+            except (FormatError, StoreError, IndexError) as error:
+                self.problems.append(Problem(index.index_name(shard.name), f"cannot be read: {error}"))
+
+
+@dataclass(frozen=True)
+class Group:
+    """The samples of one class. ``counts`` are by split; ``drawn`` are ids to look at, in a random order."""
+
+    label: str | None
+    counts: dict[str, int]
+    drawn: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The classes. ``exact`` is False where counts are estimates, from ``labels`` labels that were read."""
+
+    groups: tuple[Group, ...]
+    exact: bool
+    labels: int
+
+
+def survey(found: Dataset, splits: Sequence[str]) -> Survey:
+    """Read every index of these ``splits``; a shard that cannot be read becomes a problem, not an error."""
+    result = Survey(found.store)
+    codes: dict[bytes, int] = {}
+    stated = found.manifest.splits if found.manifest is not None else {}
+    for split in splits:
+        counts = {shard.name: shard.samples for shard in stated[split].shards} if split in stated else {}
+        for name in found.splits[split]:
+            try:
+                lines, kept = _lines(found.store, name)
+            except (FormatError, StoreError) as error:
+                result.problems.append(Problem(name, f"left out of this report: {error}"))
+                continue
+            if counts.get(name, len(lines)) != len(lines):
+                message = f"its index lists {len(lines)} samples where {manifest.NAME} says {counts[name]}"
+                result.problems.append(Problem(name, f"{message}; run 'wds-tools index'"))
+            result.starts.append(len(result.codes))
+            result.shards.append(SurveyedShard(split, name, len(lines), kept))
+            result.codes.extend(codes.setdefault(_folder(line), len(codes)) for line in lines)
+    result.folders = [folder.decode("utf-8", "replace") for folder in codes]
+    return result
+
+
+def _lines(store: Store, name: str) -> tuple[list[bytes], list[bytes] | None]:
+    """The index lines of a shard that they fit, and the same once more if no index file has them."""
+    try:
+        lines = load_lines(store, name)
+    except NotFoundError:
+        lines = scan_lines(store, name)
+        return lines, lines
+    with store.stream(name) as file:
+        ends = [index.parse_line(line) for line in lines[:1] + lines[-1:]]
+        index.check_fits(ends, file, store.size(name), store.url(name))
+    return lines, None
+
+
+def _folder(line: bytes) -> bytes:
+    """What stands before the first slash of the first member's name, empty where there is none."""
+    folder, slash, _ = line.split(b" ", 4)[3].partition(b"/") if line.count(b" ") >= 3 else (b"", b"", b"")
+    return folder if slash else b""
+
+
+def draw(population: int, count: int, seed: str) -> list[int]:
+    """``count`` different numbers below ``population``, all if there are fewer, in a random order that ``seed`` decides."""
+    return random.Random(seed).sample(range(population), min(count, population))
+
+
+def group(found: Survey, per_class: int, total: int, seed: int = 0) -> Grouping:
+    """The classes, and at most ``per_class`` samples of each, at most ``total`` in all, as evenly as that allows.
+
+    Unlabelled samples count as one class, of which ten times as many are drawn.
+    """
+    labels: dict[int, str | None] = {}
+    if 0 < len(found.folders) <= MAX_FOLDERS and "" not in found.folders:
+        sizes = Counter(found.codes)
+        labels = _read_labels(found, _draw_by_folder(found, sizes, dict.fromkeys(sizes, CHECKED), seed))
+        by_code = _one_to_one(found, labels)
+        if by_code is not None and len(by_code) == len(sizes):
+            share = _shares(sizes, dict.fromkeys(sizes, per_class), total, seed)
+            drawn: dict[int, list[int]] = {code: [] for code in sizes}
+            for number in _draw_by_folder(found, sizes, share, seed):
+                drawn[found.codes[number]].append(number)
+            counts = _count_by_split(found, {n: found.codes[start : start + found.shards[n].samples] for n, start in enumerate(found.starts)})
+            groups = [
+                Group(by_code[code], counts[code], tuple(_shuffled(ids, f"{seed}/{code}"))) for code, ids in drawn.items()
+            ]
+            return Grouping(_in_order(groups), True, len(labels))
+    return _group_by_labels(found, per_class, total, seed)
+
+
+def _group_by_labels(found: Survey, per_class: int, total: int, seed: int) -> Grouping:
+    drawn = draw(len(found), MAX_LABELS, f"{seed}/labels")
+    labels = _read_labels(found, drawn)
+    members: dict[str | None, list[int]] = {}
+    for number in drawn:
+        if number in labels:
+            members.setdefault(labels[number], []).append(number)
+    wanted = {label: per_class if label is not None else 10 * per_class for label in members}
+    share = _shares({label: len(ids) for label, ids in members.items()}, wanted, total, seed)
+    places = found.by_shard(labels)
+    counts = _count_by_split(found, {n: [labels[found.starts[n] + each] for each in ids] for n, ids in places.items()})
+    exact = len(labels) == len(found)
+    scale = 1.0 if exact else len(found) / max(len(labels), 1)
+    groups = [
+        Group(
+            label,
+            {split: round(count * scale) for split, count in counts[label].items()},
+            tuple(ids[: share[label]]),
+        )
+        for label, ids in members.items()
+    ]
+    return Grouping(_in_order(groups), exact, sum(label is not None for label in labels.values()))
+
+
+def _in_order(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """By class index, then by text, the unlabelled last."""
+
+    def place(each: Group) -> tuple[int, int, str]:
+        if each.label is None:
+            return 2, 0, ""
+        return (0, int(each.label), each.label) if is_index(each.label) else (1, 0, each.label)
+
+    return tuple(sorted(groups, key=place))
+
+
+def is_index(label: str) -> bool:
+    """Whether a label is a class index: ASCII digits, not too many."""
+    return label.isascii() and label.isdigit() and len(label) <= 18
+
+
+def _read_labels(found: Survey, ids: Iterable[int]) -> dict[int, str | None]:
+    labels: dict[int, str | None] = {}
+    for number, _, shard, sample in found.samples(ids):
+        part = next((part for part in sample.fields if part.ext == "cls"), None)
+        try:
+            data = part and found.store.read(shard.name, part.offset, min(part.size, MAX_LABEL))
+        except StoreError as error:
+            found.problems.append(Problem(shard.name, str(error), key=sample.key))
+            continue
+        labels[number] = data.decode("utf-8", "replace") if data is not None else None
+    return labels
+
+
+def _one_to_one(found: Survey, labels: dict[int, str | None]) -> dict[int, str] | None:
+    """The label of every folder, None unless each folder read has one and no two have the same."""
+    by_code: dict[int, str] = {}
+    for number, label in labels.items():
+        if label is None or by_code.setdefault(found.codes[number], label) != label:
+            return None
+    return by_code if len(set(by_code.values())) == len(by_code) else None
+
+
+def _draw_by_folder(found: Survey, sizes: dict[int, int], counts: dict[int, int], seed: int) -> list[int]:
+    """The ids of ``counts[code]`` samples of each folder, in order."""
+    ranks = {code: set(draw(size, counts[code], f"{seed}/{code}")) for code, size in sizes.items()}
+    seen: Counter[int] = Counter()
+    ids = []
+    for number, code in enumerate(found.codes):
+        if seen[code] in ranks[code]:
+            ids.append(number)
+        seen[code] += 1
+    return ids
+
+
+def _shuffled(ids: list[int], seed: str) -> list[int]:
+    return [ids[number] for number in draw(len(ids), len(ids), seed)]
+
+
+def _shares(sizes: dict[Any, int], wanted: dict[Any, int], total: int, seed: int) -> dict[Any, int]:
+    """How many to draw of each class: what is wanted, or, where that is more than ``total``, the same number of all that have it.
+
+    With more classes than ``total`` it is one each of classes drawn at random.
+    """
+    wanted = {name: min(size, wanted[name]) for name, size in sizes.items()}
+    low, high = 0, max(wanted.values(), default=0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sum(min(n, middle) for n in wanted.values()) <= total else (low, middle - 1)
+    shares = {name: min(count, low) for name, count in wanted.items()}
+    names = [name for name, count in wanted.items() if count > low]
+    for number in draw(len(names), total - sum(shares.values()), f"{seed}/classes"):
+        shares[names[number]] += 1
+    return shares
+
+
+def _count_by_split(found: Survey, names: Mapping[int, Iterable[Any]]) -> dict[Any, dict[str, int]]:
+    """How often each name comes in each split; ``names`` are those of samples, by shard number."""
+    counts: dict[Any, dict[str, int]] = {}
+    for number, each in names.items():
+        split = found.shards[number].split
+        for name, count in Counter(each).items():
+            here = counts.setdefault(name, {})
+            here[split] = here.get(split, 0) + count
+    return counts
