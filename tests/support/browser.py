@@ -19,10 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars --remote-debugging-pipe"
-).split()
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars --remote-debugging-pipe"""
 PATIENCE = 60.0  # seconds after which a browser that does not answer is ended, and the test with it
 
 KEYS = {
@@ -150,7 +148,7 @@ def running(program: str) -> Iterator[Browser]:
     # The protocol is spoken on the descriptors 3 and 4.
     shell = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
     process = subprocess.Popen(
-        ["bash", "-c", shell, program, *FLAGS, f"--user-data-dir={profile}"],
+        ["bash", "-c", shell, program, *FLAGS.split(), f"--user-data-dir={profile}"],
         pass_fds=(to_browser, from_browser),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
 """Numbers → bins and a few words about them, for charts that anybody can read.
 
-Bins have round edges and equal widths (of equal ratios for aspect ratios). They cover all but the outermost hundredth at either end,
-so that one odd image does not squeeze the others into one bar; what lies further out is counted in the first or last bin, which
-then is open. Nothing is lost: the counts add up to the number of values.
+Bins have round edges and equal widths (of equal ratios for aspect ratios). They cover all but the outermost hundredth at
+either end, so that one odd image does not squeeze the others into one bar; what lies further out is counted in the first or
+last bin, which then is open. Nothing is lost: the counts add up to the number of values.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-BINS = 24  # at most
+BINS = 30  # at most
 
-_STEPS = (1, 2, 5, 10)
+_STEPS = (1, 2, 2.5, 5, 10)
 _ASPECTS = (("1:3", 1 / 3), ("1:2", 1 / 2), ("3:4", 3 / 4), ("1:1", 1.0), ("4:3", 4 / 3), ("2:1", 2.0), ("3:1", 3.0))
 _ASPECT_BINS = 6  # in each doubling; 1:1 lies in the middle of one
 _ASPECT_ENDS = 14  # bins on either side of 1:1 at the most: a little beyond 5:1
@@ -22,7 +23,7 @@ _ASPECT_ENDS = 14  # bins on either side of 1:1 at the most: a little beyond 5:1
 
 @dataclass(frozen=True)
 class Bin:
-    """How many values lie from ``low`` to below ``high``, in words and as a number; ``height`` is its share of the fullest bin."""
+    """How many values lie in a range, which ``text`` says; ``height`` is that number as a share of the fullest bin's."""
 
     text: str
     count: int
@@ -39,9 +40,10 @@ class Tick:
 
 @dataclass(frozen=True)
 class Histogram:
-    """``count`` values in ``bins``, marks for the axis, and least, lower quartile, median, upper quartile and most."""
+    """``count`` values in ``bins``, ``peak`` of them in the fullest; marks for the axis; least, quartiles and most in words."""
 
     count: int
+    peak: int
     bins: tuple[Bin, ...]
     ticks: tuple[Tick, ...]
     least: str
@@ -85,9 +87,10 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _round_step(least: float) -> int:
-    """The smallest of 1, 2, 5, 10, 20, 50, … that is not below ``least``."""
+    """The smallest of 1, 2, 5, 10, 20, 25, 50, 100, … that is not below ``least``."""
     power = 10 ** max(math.floor(math.log10(least)), 0) if least > 0 else 1
-    return next(step * power for step in _STEPS if step * power >= least)
+    steps = (step * power for step in _STEPS)
+    return next(int(step) for step in steps if step >= least and step == int(step))
 
 
 def _filled(
@@ -96,7 +99,7 @@ def _filled(
     counts = [0] * (len(edges) - 1)
     for value in ordered:
         counts[min(max(bisect_right(edges, value) - 1, 0), len(counts) - 1)] += 1
-    names = [f"{text(low)} to {text(high)}" for low, high in zip(edges, edges[1:], strict=False)]
+    names = [f"{text(low)} to {text(high)}" for low, high in pairwise(edges)]
     if ordered[0] < edges[0]:
         names[0] = f"below {text(edges[1])}"
     if ordered[-1] >= edges[-1]:
@@ -104,6 +107,7 @@ def _filled(
     fullest = max(counts)
     return Histogram(
         len(ordered),
+        fullest,
         tuple(Bin(name, count, count / fullest) for name, count in zip(names, counts, strict=True)),
         ticks,
         *(text(quantile(ordered, share)) for share in (0, 0.25, 0.5, 0.75, 1)),

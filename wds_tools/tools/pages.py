@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 from wds_tools._version import VERSION
@@ -156,11 +157,9 @@ def _balance(counts: list[tuple[str, int]]) -> dict[str, Any]:
     starts = [number * len(ordered) // columns for number in range(columns + 1)]
     return {
         "classes": len(ordered),
+        "even": ordered[0][1] == ordered[-1][1],
         "bars": [(name, count, count / most) for name, count in ordered] if len(ordered) <= MAX_BARS else [],
-        "columns": [
-            (start + 1, stop, ordered[start][1], ordered[start][1] / most)
-            for start, stop in zip(starts, starts[1:], strict=False)
-        ],
+        "columns": [(start + 1, stop, ordered[start][1], ordered[start][1] / most) for start, stop in pairwise(starts)],
         "largest": ordered[:5],
         "smallest": ordered[-5:],
         "median": statistics.median_low(count for _, count in ordered),
@@ -176,7 +175,7 @@ def _charts(measured: Sequence[Seen]) -> list[tuple[str, str, Histogram]]:
         ("Shorter side", "pixels", histogram([min(size) for size in sizes], _pixels)),
         ("Longer side", "pixels", histogram([max(size) for size in sizes], _pixels)),
         ("Width to height", "1 is square", aspects([width / height for width, height in sizes])),
-        ("Image file" if image else "Sample", "bytes", histogram([each.bytes for each in measured], size_text)),
+        ("Image file" if image else "Sample", "bytes", histogram([each.nbytes for each in measured], size_text)),
     )
     return [(name, unit, chart) for name, unit, chart in found if chart is not None]
 
@@ -188,7 +187,7 @@ def _pixels(value: float) -> str:
 def _data(content: Content) -> dict[str, Any]:
     """What the page's script needs: rows without names, because there are many."""
     splits = {name: number for number, name in enumerate(content.splits)}
-    shards = {(row.name): number for number, row in enumerate(content.shards)}
+    shards = {row.name: number for number, row in enumerate(content.shards)}
     groups = content.named_groups + [("No label", each) for each in content.grouping.groups if each.label is None]
     return {
         "splits": [shown(name) for name in content.splits],
@@ -210,7 +209,7 @@ def _tile(seen: Seen, shards: dict[str, int]) -> list[Any]:
         shown(seen.key),
         shards[seen.shard],
         seen.number,
-        seen.bytes,
+        seen.nbytes,
         seen.image,
         seen.size,
         seen.thumbnail_size,

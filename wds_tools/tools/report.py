@@ -26,7 +26,8 @@ from wds_tools.store.local import LocalStore
 from wds_tools.store.resolve import locate
 from wds_tools.tools import pages, sampling
 from wds_tools.tools.pages import Content, ShardRow
-from wds_tools.tools.sampling import Group, Grouping, Survey
+from wds_tools.tools.sampling import Group, Grouping
+from wds_tools.tools.survey import Survey, survey_shards
 from wds_tools.tools.thumbnails import Chosen, Seen, look
 from wds_tools.tools.verify import verify_dataset
 
@@ -93,12 +94,12 @@ def write_report(
     problems: list[Problem] = []
     if options.verify:
         problems = verify_dataset(dataset, workers=options.workers, watch=watch).problems
-    survey = sampling.survey(found, splits)
+    survey = survey_shards(found, splits)
     grouping = sampling.group(survey, options.per_class, options.samples, options.seed)
     measured = set(sampling.draw(len(survey), options.samples, f"{options.seed}/measured"))
     seen = _look(survey, grouping, measured, options.workers)
     verified = {problem.shard for problem in problems}
-    problems += [problem for problem in survey.problems if problem.shard not in verified]
+    problems += [problem for problem in dict.fromkeys(survey.problems) if problem.shard not in verified]
     shown = _within(MAX_THUMBNAILS, grouping.groups, seen)
     broken = [_broken(each) for each in seen.values() if each.error is not None]
     content = Content(
@@ -146,7 +147,9 @@ def _check_output(output: str) -> None:
     except OSError:
         ours = False
     if not ours:
-        raise TargetError(f"{output!r} is there and is no report, so it is not overwritten; choose another name with -o")
+        raise TargetError(
+            f"{output!r} is there and is no report, so it is not overwritten; choose another name with -o"
+        )
 
 
 def _splits(found: Dataset, split: str | None) -> tuple[str, ...]:

@@ -1,79 +1,27 @@
-"""Which samples of a dataset to look at: drawn by a seed, never all loaded.
+"""Which samples of a dataset to look at: drawn by class and by a seed, never all loaded.
 
-The indexes of all shards are read once and only numbers are kept of them, four bytes a sample. A sample's id is its place in
-the line of all shards; a draw is a list of ids, and what a draw needs is read then: a line of an index, a label, an image.
-
-Samples are drawn by class. Which class a sample is of, its ``cls`` says; reading millions of labels takes long, and the keys
-usually tell the same: what stands before the first slash is the class folder. So a few labels of every folder are read,
-and when folders and labels agree one to one, the classes are counted by folder, exactly. Otherwise the labels of at most
-`MAX_LABELS` samples, drawn at random, are read, and beyond that number counts are estimates.
+Which class a sample is of, its ``cls`` says; reading millions of labels takes long, and the keys usually tell the same: what
+stands before the first slash is the class folder. So a few labels of every folder are read, and when folders and labels
+agree one to one, the classes are counted by folder, exactly. Otherwise the labels of at most `MAX_LABELS` samples, drawn at
+random, are read, and beyond that number counts are estimates.
 """
 
 from __future__ import annotations
 
 import random
-from array import array
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from wds_tools.errors import FormatError, NotFoundError, StoreError
-from wds_tools.format import index, manifest
-from wds_tools.format.dataset import Dataset
-from wds_tools.records import Problem, Sample
-from wds_tools.store.base import Store
-from wds_tools.stream.shards import load_lines, scan_lines
+from wds_tools.errors import StoreError
+from wds_tools.records import Problem
+from wds_tools.tools.survey import Survey
 
 MAX_LABELS = 100_000
 MAX_FOLDERS = 50_000
 CHECKED = 3  # labels of each folder
 MAX_LABEL = 200  # bytes of a label that are looked at
-
-
-@dataclass(frozen=True)
-class SurveyedShard:
-    """A shard whose index was read. ``lines`` are kept only where there is no index file to read them from again."""
-
-    split: str
-    name: str
-    samples: int
-    lines: list[bytes] | None = field(default=None, repr=False)
-
-
-@dataclass
-class Survey:
-    """All samples as numbers: ``folders[codes[id]]`` is the folder in the key of sample ``id``."""
-
-    store: Store
-    shards: list[SurveyedShard] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)
-    codes: array[int] = field(default_factory=lambda: array("i"))
-    problems: list[Problem] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def by_shard(self, ids: Iterable[int]) -> dict[int, list[int]]:
-        """Sample numbers in their shards, by shard number, both in order."""
-        found: dict[int, list[int]] = {}
-        for number in sorted(ids):
-            shard = bisect_right(self.starts, number) - 1
-            found.setdefault(shard, []).append(number - self.starts[shard])
-        return found
-
-    def samples(self, ids: Iterable[int]) -> Iterator[tuple[int, int, SurveyedShard, Sample]]:
-        """Id, number in its shard, shard and fields of each of ``ids``, in order; what a damaged index hides is left out."""
-        for number, chosen in self.by_shard(ids).items():
-            shard = self.shards[number]
-            try:
-                lines = shard.lines or load_lines(self.store, shard.name)
-                for each in chosen:
-                    yield self.starts[number] + each, each, shard, index.parse_line(lines[each])
-            except (FormatError, StoreError, IndexError) as error:
-                self.problems.append(Problem(index.index_name(shard.name), f"cannot be read: {error}"))
 
 
 @dataclass(frozen=True)
@@ -98,48 +46,6 @@ class Grouping:
     labels: int
 
 
-def survey(found: Dataset, splits: Sequence[str]) -> Survey:
-    """Read every index of these ``splits``; a shard that cannot be read becomes a problem, not an error."""
-    result = Survey(found.store)
-    codes: dict[bytes, int] = {}
-    stated = found.manifest.splits if found.manifest is not None else {}
-    for split in splits:
-        counts = {shard.name: shard.samples for shard in stated[split].shards} if split in stated else {}
-        for name in found.splits[split]:
-            try:
-                lines, kept = _lines(found.store, name)
-            except (FormatError, StoreError) as error:
-                result.problems.append(Problem(name, f"left out of this report: {error}"))
-                continue
-            if counts.get(name, len(lines)) != len(lines):
-                message = f"its index lists {len(lines)} samples where {manifest.NAME} says {counts[name]}"
-                result.problems.append(Problem(name, f"{message}; run 'wds-tools index'"))
-            result.starts.append(len(result.codes))
-            result.shards.append(SurveyedShard(split, name, len(lines), kept))
-            result.codes.extend(codes.setdefault(_folder(line), len(codes)) for line in lines)
-    result.folders = [folder.decode("utf-8", "replace") for folder in codes]
-    return result
-
-
-def _lines(store: Store, name: str) -> tuple[list[bytes], list[bytes] | None]:
-    """The index lines of a shard that they fit, and the same once more if no index file has them."""
-    try:
-        lines = load_lines(store, name)
-    except NotFoundError:
-        lines = scan_lines(store, name)
-        return lines, lines
-    with store.stream(name) as file:
-        ends = [index.parse_line(line) for line in lines[:1] + lines[-1:]]
-        index.check_fits(ends, file, store.size(name), store.url(name))
-    return lines, None
-
-
-def _folder(line: bytes) -> bytes:
-    """What stands before the first slash of the first member's name, empty where there is none."""
-    folder, slash, _ = line.split(b" ", 4)[3].partition(b"/") if line.count(b" ") >= 3 else (b"", b"", b"")
-    return folder if slash else b""
-
-
 def draw(population: int, count: int, seed: str) -> list[int]:
     """``count`` different numbers below ``population``, all if there are fewer, in a random order that ``seed`` decides."""
     return random.Random(seed).sample(range(population), min(count, population))
@@ -160,10 +66,11 @@ def group(found: Survey, per_class: int, total: int, seed: int = 0) -> Grouping:
             drawn: dict[int, list[int]] = {code: [] for code in sizes}
             for number in _draw_by_folder(found, sizes, share, seed):
                 drawn[found.codes[number]].append(number)
-            counts = _count_by_split(found, {n: found.codes[start : start + found.shards[n].samples] for n, start in enumerate(found.starts)})
-            groups = [
-                Group(by_code[code], counts[code], tuple(_shuffled(ids, f"{seed}/{code}"))) for code, ids in drawn.items()
-            ]
+            counts = _count_by_split(found, dict(enumerate(_codes_by_shard(found))))
+            groups = (
+                Group(by_code[code], counts[code], tuple(_shuffled(ids, f"{seed}/{code}")))
+                for code, ids in drawn.items()
+            )
             return Grouping(_in_order(groups), True, len(labels))
     return _group_by_labels(found, per_class, total, seed)
 
@@ -213,12 +120,18 @@ def _read_labels(found: Survey, ids: Iterable[int]) -> dict[int, str | None]:
     for number, _, shard, sample in found.samples(ids):
         part = next((part for part in sample.fields if part.ext == "cls"), None)
         try:
-            data = part and found.store.read(shard.name, part.offset, min(part.size, MAX_LABEL))
+            data = None if part is None else found.store.read(shard.name, part.offset, min(part.size, MAX_LABEL))
         except StoreError as error:
             found.problems.append(Problem(shard.name, str(error), key=sample.key))
             continue
-        labels[number] = data.decode("utf-8", "replace") if data is not None else None
+        labels[number] = None if data is None else _label(data)
     return labels
+
+
+def _label(data: bytes) -> str:
+    """The label in words; a class index always in the same ones, whatever stands around it."""
+    text = data.decode("utf-8", "replace").strip()
+    return str(int(text)) if is_index(text) else text
 
 
 def _one_to_one(found: Survey, labels: dict[int, str | None]) -> dict[int, str] | None:
@@ -261,6 +174,11 @@ def _shares(sizes: dict[Any, int], wanted: dict[Any, int], total: int, seed: int
     for number in draw(len(names), total - sum(shares.values()), f"{seed}/classes"):
         shares[names[number]] += 1
     return shares
+
+
+def _codes_by_shard(found: Survey) -> Iterable[Iterable[int]]:
+    for start, shard in zip(found.starts, found.shards, strict=True):
+        yield found.codes[start : start + shard.samples]
 
 
 def _count_by_split(found: Survey, names: Mapping[int, Iterable[Any]]) -> dict[Any, dict[str, int]]:

@@ -33,7 +33,7 @@ class Chosen:
 class Seen:
     """What a sample was found to be. ``size`` is width and height of the upright image, None where there is none.
 
-    ``bytes`` are those of the image, or of all fields where there is no image. ``error`` says why an image is broken,
+    ``nbytes`` are those of the image, or of all fields where there is no image. ``error`` says why an image is broken,
     ``note`` what an array is that is no picture.
     """
 
@@ -43,7 +43,7 @@ class Seen:
     key: str
     offset: int
     fields: tuple[str, ...]
-    bytes: int
+    nbytes: int
     image: str | None = None
     size: tuple[int, int] | None = None
     thumbnail: bytes = b""
@@ -58,7 +58,7 @@ def look(store: Store, task: tuple[str, list[Chosen]], tick: Tick) -> list[Seen]
     seen = []
     for each in chosen:
         seen.append(_look(store, shard, each))
-        tick(1, seen[-1].bytes)
+        tick(1, seen[-1].nbytes)
     return seen
 
 
@@ -92,6 +92,17 @@ def _look(store: Store, shard: str, chosen: Chosen) -> Seen:
     except StoreError as error:
         return Seen(*place, part.size, part.ext, error=str(error))
     except SampleError as error:
-        if kind == "npy" and size is not None:  # a whole array, such as an embedding
+        if kind == "npy" and _is_array(data):
             return Seen(*place, part.size, part.ext, note=error.reason)
         return Seen(*place, part.size, part.ext, size, error=error.reason)
+
+
+def _is_array(data: bytes) -> bool:
+    """Whether this is a whole array, which need not be a picture: an embedding is none, and is not broken."""
+    from wds_tools.image import codec
+
+    try:
+        codec.decode_npy(data)
+    except SampleError:
+        return False
+    return True

@@ -40,14 +40,15 @@
   function countText(each) {
     const about = data.exact ? "" : "about ";
     const all = about + count(each.total) + (each.total === 1 ? " sample" : " samples");
-    if (data.splits.length < 2) return all;
-    return all + " (" + data.splits.map((split, number) => split + " " + count(each.counts[number])).join(", ") + ")";
+    const splits = data.splits.map((split, number) => split + " " + count(each.counts[number])).join(", ");
+    const shown = each.tiles.length < each.total ? ", " + count(each.tiles.length) + " shown" : "";
+    return all + (data.splits.length < 2 ? "" : " (" + splits + ")") + shown;
   }
 
   function tileText(tile) {
     if (tile.error !== null) return ["Broken", tile.error];
-    if (tile.image === null) return [tile.fields.join(", "), tile.key];
-    return [tile.image, tile.note || ""];
+    if (tile.image === null) return [tile.key, tile.fields.join(", ")];
+    return [tile.key, tile.note || tile.image];
   }
 
   function makeTile(tile) {
@@ -64,7 +65,7 @@
       button.classList.add("text");
       button.classList.toggle("broken", tile.error !== null);
       button.append(element("b", { textContent: head }), text);
-      button.setAttribute("aria-label", head + ": " + tile.key + (text && text !== tile.key ? ", " + text : ""));
+      button.setAttribute("aria-label", [...new Set([tile.key, head, text])].join(", "));
     }
     button.addEventListener("click", () => showDetail(tile));
     return button;
@@ -134,6 +135,11 @@
       list.append(element("p", { className: "note", textContent: text }));
     }
   }
+
+  // Classes with few pictures stand side by side.
+  const most = classes.reduce((found, each) => Math.max(found, each.tiles.length), 0);
+  list.classList.toggle("few", most <= 2);
+  list.classList.toggle("single", most <= 1);
 
   byId("filter").addEventListener("input", choose);
   byId("order").addEventListener("change", choose);
