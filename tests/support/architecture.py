@@ -16,7 +16,7 @@ FLOORS = {"_version": 0, "errors": 0, "records": 1, "store": 1, "image": 1, "for
 FLOORS |= {"convert": 3, "stream": 3, "tools": 4, "cli": 5, "__main__": 6}
 ROOF = PACKAGE  # the package itself hands names on, and imports them only for type checkers
 # What takes long to import, or may be missing, and so is imported where it is used.
-HEAVY = {"PIL", "botocore", "numpy", "ray", "simplejpeg", "torch", "tqdm", "webdataset"}
+HEAVY = {"PIL", "botocore", "jinja2", "numpy", "ray", "simplejpeg", "torch", "tqdm", "webdataset"}
 LATE = {f"{PACKAGE}.image.codec", f"{PACKAGE}.tools.preview"}  # rooms that load them
 TALKERS = {"cli"}  # may print, exit and read the environment
 MAX_LINES, MEDIAN_LINES = 400, 150

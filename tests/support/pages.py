@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-TILE = "key shard number size image pixels shown picture error note fields".split()
+TILE = ["key", "shard", "number", "size", "image", "pixels", "shown", "picture", "error", "note", "fields"]
 
 
 @dataclass

@@ -99,7 +99,8 @@ def test_samples_are_drawn_evenly_and_the_page_says_how_many(tmp_path: Path) -> 
     trees.classes(tmp_path / "tree", names=["rare"], count=1)
     convert_tree(tree, tmp_path / "data", max_count=7, workers=0)
     summary, page = made(tmp_path / "data", samples=10)
-    assert [len(tiles) for *_, tiles in page.data["classes"]] in ([2, 2, 2, 3, 1], [2, 2, 3, 2, 1], [2, 3, 2, 2, 1], [3, 2, 2, 2, 1])
+    *common, rare = (len(tiles) for *_, tiles in page.data["classes"])
+    assert (sorted(common), rare) == ([2, 2, 2, 3], 1)
     assert page.classes() == {"a": [20], "b": [20], "c": [20], "d": [20], "rare": [1]}
     assert 10 <= summary.drawn <= 20  # ten by class, and ten at random to be measured
     assert f"{summary.drawn} of 81 samples were drawn" in page.words
@@ -129,7 +130,7 @@ def test_several_splits_are_counted_apart_and_one_can_be_chosen(dataset: Path, t
     assert summary.samples == 4
     assert page.classes() == {"ant": [2], "bee": [2], "cat": [0]}
     assert "1 class has no sample." in page.words
-    with pytest.raises(OptionError, match="split is 'test', and .* has train, val"):
+    with pytest.raises(OptionError, match=r"split is 'test', and .* has train, val"):
         made(dataset, split="test")
 
 
@@ -154,7 +155,7 @@ def test_shards_without_manifest_or_index_are_scanned(dataset: Path) -> None:
         path.unlink()
     summary, page = made(dataset)
     assert (summary.samples, summary.problems) == (15, 0)
-    assert page.classes() == {"0": [5], "1": [5], "2": [5]}
+    assert page.classes() == {"ant": [5], "bee": [5], "cat": [5]}
     assert page.keys() == with_manifest.keys()
     assert not list(dataset.glob("*.idx"))
     summary, page = made([dataset / "train-000000.tar", dataset / "train-000001.tar"])
@@ -326,7 +327,7 @@ def test_many_problems_are_counted_and_not_all_listed(tmp_path: Path) -> None:
 def test_only_a_report_is_overwritten(dataset: Path, tmp_path: Path) -> None:
     before = trees.snapshot(dataset)
     for name in ("info.json", "train-000000.tar", "new/report.html"):
-        with pytest.raises(TargetError, match="is no report|no folder"):
+        with pytest.raises(TargetError, match=r"is no report|no folder"):
             write_report(dataset, dataset / name)
     with pytest.raises(TargetError, match="is no report"):
         write_report(dataset, tmp_path)

@@ -44,7 +44,9 @@ def test_ids_are_places_in_the_line_of_shards(survey: Survey) -> None:
     assert all(survey.folders[survey.codes[each]] == key.split("/")[0] for each, _, _, key in listed)
 
 
-@pytest.mark.parametrize(("per_class", "total", "sizes"), [(4, 1000, {4, 2}), (100, 1000, {9, 2}), (100, 50, {4, 5, 2})])
+@pytest.mark.parametrize(
+    ("per_class", "total", "sizes"), [(4, 1000, {4, 2}), (100, 1000, {9, 2}), (100, 50, {4, 5, 2})]
+)
 def test_classes_are_drawn_from_evenly(survey: Survey, per_class: int, total: int, sizes: set[int]) -> None:
     found = group(survey, per_class, total)
     assert {len(each.drawn) for each in found.groups} == sizes
@@ -91,7 +93,10 @@ def test_a_folder_of_two_classes_makes_labels_decide(tmp_path: Path) -> None:
 def test_two_folders_of_one_class_are_one_class(tmp_path: Path) -> None:
     files: dict[str, bytes] = {}
     for number in range(40):
-        files |= {f"f{number // 10}/{number:03d}.jpg": b"x", f"f{number // 10}/{number:03d}.cls": b"%d" % (number // 20)}
+        files |= {
+            f"f{number // 10}/{number:03d}.jpg": b"x",
+            f"f{number // 10}/{number:03d}.cls": b"%d" % (number // 20),
+        }
     others.tar(tmp_path / "x.tar", files)
     found = group(surveyed(tmp_path / "x.tar"), 5, 100)
     assert [(each.label, each.count) for each in found.groups] == [("0", 20), ("1", 20)]

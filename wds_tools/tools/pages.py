@@ -75,7 +75,8 @@ def _named(grouping: Grouping, classes: Sequence[str]) -> Iterable[tuple[str, Gr
     groups = [*grouping.groups, *(Group(str(number), {}, ()) for number in absent)]
     indexed = {number: each for each in groups if each.label and is_index(each.label) for number in [int(each.label)]}
     for number in sorted(indexed):
-        yield (classes[number] if number < len(classes) else str(number)), indexed[number]
+        name = classes[number] if number < len(classes) else indexed[number].folder or str(number)
+        yield name, indexed[number]
     for each in groups:
         if each.label is not None and not is_index(each.label):
             yield each.label or "(empty label)", each

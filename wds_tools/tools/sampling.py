@@ -26,11 +26,15 @@ MAX_LABEL = 200  # bytes of a label that are looked at
 
 @dataclass(frozen=True)
 class Group:
-    """The samples of one class. ``counts`` are by split; ``drawn`` are ids to look at, in a random order."""
+    """The samples of one class. ``counts`` are by split; ``drawn`` are ids to look at, in a random order.
+
+    ``folder`` is what all their keys begin with, where that tells the class.
+    """
 
     label: str | None
     counts: dict[str, int]
     drawn: tuple[int, ...]
+    folder: str = ""
 
     @property
     def count(self) -> int:
@@ -68,7 +72,7 @@ def group(found: Survey, per_class: int, total: int, seed: int = 0) -> Grouping:
                 drawn[found.codes[number]].append(number)
             counts = _count_by_split(found, dict(enumerate(_codes_by_shard(found))))
             groups = (
-                Group(by_code[code], counts[code], tuple(_shuffled(ids, f"{seed}/{code}")))
+                Group(by_code[code], counts[code], tuple(_shuffled(ids, f"{seed}/{code}")), found.folders[code])
                 for code, ids in drawn.items()
             )
             return Grouping(_in_order(groups), True, len(labels))
