@@ -99,7 +99,9 @@ def write_report(
     measured = set(sampling.draw(len(survey), options.samples, f"{options.seed}/measured"))
     seen = _look(survey, grouping, measured, options.workers)
     verified = {problem.shard for problem in problems}
-    problems += [problem for problem in dict.fromkeys(survey.problems) if problem.shard not in verified]
+    problems += [
+        each for each in dict.fromkeys(survey.problems) if verified.isdisjoint({each.shard, index_name(each.shard)})
+    ]
     shown = _within(MAX_THUMBNAILS, grouping.groups, seen)
     broken = [_broken(each) for each in seen.values() if each.error is not None]
     content = Content(
