@@ -63,6 +63,7 @@ def guarded(place: Path, command: str, *banned: str) -> Said:
         "verify data --workers 2",
         "index theirs --workers 0",
         "index theirs --workers 2",
+        "report --help",
         "extract data {new}/back",
     ],
 )
@@ -81,6 +82,7 @@ def test_a_command_that_copies_bytes_loads_neither_torch_nor_decoders(
         "convert tree npy --encode npy --workers 0",
         "verify data --decode --workers 0",
         "verify data --decode --workers 2",
+        "report data -o report.html --workers 2",
         "demo demo --per-class 1",
     ],
 )

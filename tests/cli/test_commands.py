@@ -89,7 +89,7 @@ def test_the_example_runs(tmp_path: Path, command: str) -> None:
     (tmp_path / "laion").mkdir()
     for number in range(147):
         others.tar(tmp_path / "laion" / f"{number:05d}.tar", {f"{number}.txt": b"x"})
-    if command in ("verify", "info", "extract", "bench"):
+    if command in ("verify", "info", "report", "extract", "bench"):
         assert call("convert", tmp_path / "imagenet" / "train", tmp_path / "shards", "--workers", "0").code == 0
     found = EXAMPLE.search(call(command, "--help").out)
     assert found
@@ -501,6 +501,7 @@ FUNCTIONS = {
     "index": ("index_shards", "a"),
     "verify": ("verify_dataset", "a"),
     "info": ("describe_dataset", "a"),
+    "report": ("write_report", "a"),
     "extract": ("extract_dataset", "a b"),
     "bench": ("measure", "a"),
     "demo": ("make_demo", "a"),

@@ -628,3 +628,17 @@ def test_array_pixels_are_rgb_rows_of_their_own():
     ):
         with pytest.raises(DecodeError, match="is not an image"):
             codec.array_pixels(images.npy(array), 1200)
+
+
+@pytest.mark.parametrize(
+    ("at_least", "size"), [(None, (800, 480)), (481, (800, 480)), (240, (400, 240)), (100, (200, 120)), (1, (100, 60))]
+)
+def test_a_thumbnail_of_a_jpeg_is_decoded_smaller_but_never_too_small(
+    at_least: int | None, size: tuple[int, int]
+) -> None:
+    data = images.jpeg(800, 480)
+    small = codec.decode_pil(data, at_least=at_least)
+    assert small.size == size
+    whole = codec.decode_pil(data).resize(size)
+    assert np.abs(np.asarray(small, np.int16) - np.asarray(whole, np.int16)).mean() < 3
+    assert codec.decode_pil(images.png(800, 480), at_least=at_least).size == (800, 480)

@@ -64,3 +64,11 @@ def package(name: str) -> object:
     except ImportError as error:
         _missing(f"{name} does not import ({error})")
         raise
+
+
+def chromium() -> str:
+    """The path of a Chromium, under the names that distributions give it."""
+    for name in ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    return tool("chromium")

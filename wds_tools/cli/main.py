@@ -26,6 +26,7 @@ COMMANDS = {
     "verify": "Check every byte of a dataset.",
     "info": "Show what a dataset consists of.",
     "bench": "Measure how fast a dataset loads here, and what limits it.",
+    "report": "Write a page to look at a dataset with.",
     "extract": "Turn a dataset back into a folder of images.",
     "serve": "Serve a dataset over HTTP with ranges, for trying things out.",
     "demo": "Make a small labelled image tree to try things on.",

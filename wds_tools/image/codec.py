@@ -152,8 +152,14 @@ def decode(data: "bytes | memoryview", max_pixels: int = MAX_PIXELS) -> "NDArray
         return np.array(_rgb(image, kind))
 
 
-def decode_pil(data: "bytes | memoryview", max_pixels: int = MAX_PIXELS) -> "Image.Image":
-    """The upright RGB pixels of an image: a Pillow image without metadata."""
+def decode_pil(
+    data: "bytes | memoryview", max_pixels: int = MAX_PIXELS, at_least: "int | None" = None
+) -> "Image.Image":
+    """The upright RGB pixels of an image: a Pillow image without metadata.
+
+    With ``at_least``, for thumbnails, a JPEG is decoded at a half, a quarter or an eighth of its size, as long as no side falls
+    below so many pixels.
+    """
     from PIL import Image
 
     data, kind = whole(data)
@@ -162,6 +168,8 @@ def decode_pil(data: "bytes | memoryview", max_pixels: int = MAX_PIXELS) -> "Ima
     with _mapped(kind):
         image = _open(kind, data)
         limit(image.size, max_pixels)
+        if at_least is not None and kind == "jpg":
+            image.draft(None, (at_least, at_least))
         return _rgb(image, kind)
 
 
