@@ -214,7 +214,8 @@ class Server:
         self.always: Act | None = None
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         handler = type("Handler", (_Handler,), {"owner": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+        listener = type("Listener", (http.server.ThreadingHTTPServer,), {"request_queue_size": 128})
+        self._server = listener(("127.0.0.1", port), handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *args: None  # type: ignore[method-assign]  # clients hang up here
         if tls is not None:

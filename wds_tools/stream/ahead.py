@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from wds_tools.errors import WdsToolsError
 from wds_tools.stream.crew import Crew
@@ -190,12 +191,18 @@ class Ahead:
             shard, number = unplanned[0]
             need = self._needs.get(shard)
             if need is not None and need.wanted[number] and need.parts[number] is None and need.local is None:
-                if not need.opening.done() or need.waits_for_copy or self._held >= MEMORY:
+                if self._blocker(need) is not None or self._held >= MEMORY:
                     return
                 if need.opening.exception() is None:
                     self._ask(need, number)
             unplanned.popleft()
             self._planned += 1
+
+    def _blocker(self, need: _Need) -> Future[Any] | None:
+        """What must be done before a part of this shard can be asked for."""
+        if not need.opening.done():
+            return need.opening
+        return need.copying if need.waits_for_copy else None
 
     def _wait(self, shard: int, need: _Need, number: int) -> LocalShard | Part:
         """A sample is due and nothing is under way: its shard is not open yet, memory is full, or a request failed."""
@@ -244,6 +251,11 @@ class Ahead:
         return list(found)
 
     def _arrive(self, need: _Need, part: Part) -> None:
+        while not part.coming.done():  # meanwhile more can be asked for whenever another shard is open
+            need_of_next = self._needs.get(self._unplanned[0][0]) if self._unplanned else None
+            blocker = None if need_of_next is None else self._blocker(need_of_next)
+            wait({part.coming, blocker or part.coming}, return_when=FIRST_COMPLETED)
+            self._look_ahead()
         try:
             part.data()
         except WdsToolsError:
