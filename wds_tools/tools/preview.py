@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import OptionError
+from wds_tools.store.local import LocalStore
 from wds_tools.stream.order import EpochOrder, Order, Tail, Topology
 from wds_tools.stream.quality import shuffle_quality
 from wds_tools.stream.reader import ShardReader
@@ -34,7 +35,7 @@ def preview_epoch(
 
     ``samples`` and ``shards`` are the least and the most that one worker reads and opens, ``short_batches`` counts those of
     all ranks. ``quality`` compares the shuffle with a true permutation (displacement 1, neighbours 0); ``neighbours``,
-    the excess probability that samples up to 32 apart share a label, is None where there are no labels or too many.
+    the excess probability that samples up to 32 apart share a label, is None where there are no labels or too many, and of remote datasets.
     """
     shards = find_shards(dataset, split)
     if not shards.counted:
@@ -83,8 +84,8 @@ def _quality(shards: Shards, order: Order) -> dict[str, float | None]:
 
 
 def _labels(shards: Shards, order: Order) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """The label of every sample, None where one has none."""
-    if not 0 < order.num_samples <= MAX_LABELS:
+    """The label of every sample, None where one has none, or where reading them would be as much as reading the images."""
+    if not 0 < order.num_samples <= MAX_LABELS or not isinstance(shards.store, LocalStore):
         return None
     reader = ShardReader(shards, ["cls"])
     labels = []
