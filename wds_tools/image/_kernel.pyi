@@ -6,6 +6,7 @@ def tile(data: bytes | bytearray | memoryview, pixels: int, optimise: bool = Tru
 def crop(
     data: bytes | bytearray | memoryview, x: int, y: int, width: int, height: int, /
 ) -> tuple[bytes, int, int] | str | None: ...
+def plain_size(data: bytes | bytearray | memoryview, /) -> tuple[int, int] | None: ...
 def resize(
     pixels: Any,
     left: float,

@@ -82,8 +82,10 @@ class Preset(ABC):
     def _render(self, picture: Picture, rng: random.Random, out: NDArray[np.uint8]) -> None:
         box, limits, mirrored = self.cut(picture.width, picture.height, rng)
         across, down = box.width / out.shape[2], box.height / out.shape[1]
-        factor = next((factor for factor in FACTORS if factor * SPARE <= min(across, down)), 1)
-        region = picture.region(_reach(box, limits, max(across, 1.0), max(down, 1.0)), factor)
+        shrunk = min(across, down) / SPARE
+        factor = 1 if shrunk < 2 else next(factor for factor in FACTORS if factor <= shrunk)
+        reach = box if limits is box else _reach(box, limits, max(across, 1.0), max(down, 1.0))
+        region = picture.region(reach, factor)
         view, left, top = _held_back(region.pixels, limits.moved(region.left, region.top, region.factor))
         shown = box.moved(region.left + left * region.factor, region.top + top * region.factor, region.factor)
         resize(view, shown, out, mirrored)

@@ -53,14 +53,25 @@ def open_picture(data: bytes | memoryview, max_pixels: int = codec.MAX_PIXELS) -
     if kind == "npy":
         return Pixels(codec.array_pixels(data, max_pixels))
     if kind == "jpg":
-        try:
-            header = jpeg.parse(data)
-        except DecodeError:
-            return Pixels(codec.decode(data, max_pixels))  # Pillow may know better, or say what is wrong
-        codec.limit((header.width, header.height), max_pixels)
-        if header.height and len(header.components) in (1, 3) and header.precision == 8:
-            return Jpeg(data, header, max_pixels)
+        size, orientation = _jpeg_size(data)
+        if size is not None:
+            codec.limit(size, max_pixels)
+            return Jpeg(data, size, orientation, max_pixels)
     return Pixels(codec.decode(data, max_pixels))
+
+
+def _jpeg_size(data: bytes) -> tuple[tuple[int, int] | None, int]:
+    """Stored width and height, None where Pillow may know better or say what is wrong; and the orientation."""
+    size = None if tiles.kernel is None else tiles.kernel.plain_size(data)
+    if size is not None:
+        return size, 1
+    try:
+        header = jpeg.parse(data)
+    except DecodeError:
+        return None, 1
+    if not header.height or len(header.components) not in (1, 3) or header.precision != 8:
+        return None, 1
+    return (header.width, header.height), codec.jpeg_orientation(data) if header.exif else 1
 
 
 class Pixels:
@@ -77,18 +88,17 @@ class Pixels:
 class Jpeg:
     """A JPEG of which nothing but the header was looked at."""
 
-    def __init__(self, data: bytes, header: jpeg.Header, max_pixels: int) -> None:
+    def __init__(self, data: bytes, stored: tuple[int, int], orientation: int, max_pixels: int) -> None:
         self._data = data
         self._max_pixels = max_pixels
-        self._stored = header.width, header.height
-        self._orientation = codec.jpeg_orientation(data) if header.exif else 1
+        self._stored = stored
+        self._orientation = orientation
         self.width, self.height = self._stored[::-1] if self._orientation >= 5 else self._stored
 
     def region(self, box: Box, factor: int = 1) -> Region:
-        stored = _turned_box(box, self._orientation, *self._stored)
-        (left, right), (top, bottom) = (
-            _span(low, high, size, factor) for low, high, size in zip(stored[:2], stored[2:], self._stored, strict=True)
-        )
+        stored = box if self._orientation == 1 else _turned_box(box, self._orientation, *self._stored)
+        left, right = _span(stored.left, stored.right, self._stored[0], factor)
+        top, bottom = _span(stored.top, stored.bottom, self._stored[1], factor)
         try:
             data, x, y = tiles.crop(self._data, left, top, right - left, bottom - top)
         except DecodeError:  # no JPEG that can be cut
@@ -97,10 +107,10 @@ class Jpeg:
             pixels = _decode(data, factor)
         except ValueError:  # of libjpeg's warnings too
             return Region(codec.decode(self._data, self._max_pixels), 0, 0, 1)
+        if self._orientation == 1:
+            return Region(pixels, left - x, top - y, factor)
         height, width = pixels.shape[:2]
         covered = Box(left - x, top - y, left - x + width * factor, top - y + height * factor)
-        if self._orientation == 1:
-            return Region(pixels, covered.left, covered.top, factor)
         upright = _upright_box(covered, self._orientation, *self._stored)
         return Region(_turned(pixels, self._orientation), upright.left, upright.top, factor)
 

@@ -35,7 +35,12 @@ class Box(NamedTuple):
 
     def moved(self, left: float, top: float, factor: float = 1) -> Box:
         """The same box seen from another origin, in pixels ``factor`` times as large."""
-        return Box(*((edge - start) / factor for edge, start in zip(self, (left, top, left, top), strict=True)))
+        return Box(
+            (self.left - left) / factor,
+            (self.top - top) / factor,
+            (self.right - left) / factor,
+            (self.bottom - top) / factor,
+        )
 
 
 def resize(pixels: NDArray[np.uint8], box: Box, out: NDArray[np.uint8], mirrored: bool = False) -> None:
@@ -47,7 +52,8 @@ def resize(pixels: NDArray[np.uint8], box: Box, out: NDArray[np.uint8], mirrored
         pixels = pixels.copy()
     height, width = pixels.shape[:2]
     # What was computed as the picture's edge may be a hair outside.
-    box = Box(max(box.left, 0.0), max(box.top, 0.0), min(box.right, width), min(box.bottom, height))
+    if box.left < 0 or box.top < 0 or box.right > width or box.bottom > height:
+        box = Box(max(box.left, 0.0), max(box.top, 0.0), min(box.right, width), min(box.bottom, height))
     if tiles.kernel is not None:
         tiles.kernel.resize(pixels, *box, out, mirrored, False)
         return

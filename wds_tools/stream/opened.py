@@ -86,6 +86,7 @@ class LocalShard:
     """The file at ``path``, known to users as ``url``."""
 
     _fd = -1
+    _close = staticmethod(os.close)  # at the interpreter's end modules are gone before shards are
 
     def __init__(self, path: str, url: str, info: ShardInfo, table: Table, ends: Collection[bytes]) -> None:
         self.table = table
@@ -151,7 +152,7 @@ class LocalShard:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
+            self._close(self._fd)
             self._fd = -1
 
     __del__ = close

@@ -35,7 +35,8 @@ def preview_epoch(
 
     ``samples`` and ``shards`` are the least and the most that one worker reads and opens, ``short_batches`` counts those of
     all ranks. ``quality`` compares the shuffle with a true permutation (displacement 1, neighbours 0); ``neighbours``,
-    the excess probability that samples up to 32 apart share a label, is None where there are no labels or too many, and of remote datasets.
+    the excess probability that samples up to 32 apart share a label, is None
+    where there are no labels or too many, and of remote datasets.
     """
     shards = find_shards(dataset, split)
     if not shards.counted:

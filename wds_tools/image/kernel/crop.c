@@ -85,6 +85,7 @@ static verdict copy_tiles(const jpeg *image, cells part, buffer *out)
     uint64_t last = (uint64_t)(part.bottom - 1) * across + right - 1, total = (uint64_t)image->rows * across;
     unsigned column = 0, row = 0, marker = 0;
     size_t at = image->scan;
+    buffer_reserve(out, image->size); /* no more than that is kept, and what is not touched costs nothing */
     write_head(image, part, k, NULL, out);
     for (uint64_t tile = 0; tile <= last; tile++) {
         size_t end = jpeg_segment_end(data, image->size, at);

@@ -78,6 +78,35 @@ static PyObject *crop(PyObject *module, PyObject *args)
     return answer;
 }
 
+/* Whether a segment before the scan may say which way is up: EXIF or XMP. */
+static int may_be_turned(const jpeg *image)
+{
+    static const char *const names[] = {"Exif", "http://ns.adobe.com/xap/1.0/"};
+    segment found;
+    for (size_t at = 2; at < image->sos && jpeg_next_segment(image->data, image->size, &at, &found);)
+        for (size_t i = 0; found.code == 0xE1 && i < sizeof names / sizeof *names; i++) {
+            size_t length = strlen(names[i]) + 1; /* with the zero behind it */
+            if (found.length >= length && !memcmp(image->data + found.body, names[i], length))
+                return 1;
+        }
+    return 0;
+}
+
+/* plain_size(data) -> (width, height) of a JPEG that can be cropped and is stored upright, None for any other bytes. */
+static PyObject *plain_size(PyObject *module, PyObject *data)
+{
+    (void)module;
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE))
+        return NULL;
+    jpeg image;
+    int plain = jpeg_parse(&image, view.buf, (size_t)view.len) == FINE && !may_be_turned(&image);
+    PyBuffer_Release(&view);
+    if (!plain)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(II)", image.width, image.height);
+}
+
 static int is_bytes(const Py_buffer *view)
 {
     return view->itemsize == 1 && (!view->format || !strcmp(view->format, "B"));
@@ -130,6 +159,7 @@ static PyObject *resize(PyObject *module, PyObject *args)
 static PyMethodDef methods[] = {
     {"tile", tile, METH_VARARGS, "tile(data, pixels, optimise=True)"},
     {"crop", crop, METH_VARARGS, "crop(data, x, y, width, height)"},
+    {"plain_size", plain_size, METH_O, "plain_size(data)"},
     {"resize", resize, METH_VARARGS, "resize(pixels, left, top, right, bottom, out, mirrored, portable)"},
     {NULL, NULL, 0, NULL},
 };
