@@ -79,7 +79,7 @@ def crop(data: "bytes | memoryview", x: int, y: int, w: int, h: int) -> tuple[by
     """A smaller JPEG that holds the box of ``w`` x ``h`` pixels at ``x``, ``y``, and where in it the box begins.
 
     Coordinates are those of the stored pixels, before any EXIF orientation. The result has no metadata but what tells
-    its colours; where all of the picture is needed it is ``data`` itself. DecodeError when this file cannot be cut: then
+    its colours; where nearly all of the picture is needed it is ``data`` itself. DecodeError when this file cannot be cut: then
     the whole may still decode. OptionError when the box does not lie in the picture.
     """
     found = (twin if kernel is None else kernel).crop(data, x, y, w, h)

@@ -13,6 +13,9 @@ enum { WIDE_TILE = 256 };
 /* libjpeg-turbo smooths chroma only where a row has more than two samples of it: a narrower cut would look different. */
 enum { NARROWEST = 8 };
 
+/* Walking an MCU costs about so many hundredths of decoding it. */
+enum { WALKING = 35 };
+
 static unsigned minimum(unsigned a, unsigned b)
 {
     return a < b ? a : b;
@@ -201,6 +204,14 @@ static verdict copy_mcus(const jpeg *image, cells part, buffer *out)
     return said;
 }
 
+/* Whether walking up to the part's last row is cheaper than decoding what lies outside of the part. */
+static bool walk_pays(const jpeg *image, cells part)
+{
+    uint64_t all = (uint64_t)image->columns * image->rows, walked = (uint64_t)image->columns * part.bottom;
+    uint64_t kept = (uint64_t)(part.right - part.left) * (part.bottom - part.top);
+    return (all - kept) * 100 > walked * WALKING;
+}
+
 verdict jpeg_crop(const uint8_t *data, size_t size, box wanted, buffer *out, unsigned *dx, unsigned *dy)
 {
     jpeg image;
@@ -218,6 +229,8 @@ verdict jpeg_crop(const uint8_t *data, size_t size, box wanted, buffer *out, uns
     span(wanted.y, wanted.height, image.height, image.mcu_height, &part.top, &part.bottom);
     part.left *= unit;
     part.right *= unit;
+    if (!tiled && !walk_pays(&image, part))
+        part = (cells){0, 0, image.columns, image.rows};
     *dx = wanted.x - part.left * image.mcu_width;
     *dy = wanted.y - part.top * image.mcu_height;
     if (part.left == 0 && part.top == 0 && part.right == image.columns && part.bottom == image.rows)
