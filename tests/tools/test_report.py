@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import images, others, pages, trees
+from tests.support import images, others, pages, streams, trees
 from tests.support.pages import ReadPage
 from wds_tools.convert.run import convert_tree
 from wds_tools.errors import NotFoundError, OptionError, TargetError
@@ -82,6 +82,23 @@ def test_the_page_asks_for_nothing_and_is_one_file(dataset: Path, tmp_path: Path
             assert value is None or value.startswith(("#", "data:")), (tag, value)
     assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r'"[A-Za-z0-9+/=]{40,}"|// [^\n]*', "", page.text))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "report.html", "tree"]
+
+
+def test_a_remote_dataset_has_the_same_page_but_for_its_address(dataset: Path, tmp_path: Path) -> None:
+    with streams.Server(dataset) as server:
+        summary = write_report(server.url, tmp_path / "remote.html", ReportOptions(workers=2))
+        local = write_report(dataset, tmp_path / "local.html", ReportOptions(workers=2))
+        assert (summary.samples, summary.thumbnails, summary.problems) == (15, 15, 0)
+        assert dataclasses.replace(summary, output="", place="", size=0) == dataclasses.replace(
+            local, output="", place="", size=0
+        )
+        assert pages.read(tmp_path / "remote.html").tiles() == pages.read(tmp_path / "local.html").tiles()
+        assert server.url in (tmp_path / "remote.html").read_text()
+        # An index of another shard shows there too.
+        os.chmod(dataset / "train-000001.idx", 0o644)
+        (dataset / "train-000001.idx").write_bytes((dataset / "train-000000.idx").read_bytes())
+        damaged = write_report(server.url, tmp_path / "damaged.html", ReportOptions(workers=0, verify=False))
+        assert (damaged.problems, damaged.drawn) == (1, 10)
 
 
 def test_the_same_dataset_gives_the_same_bytes_and_another_seed_other_samples(dataset: Path, tmp_path: Path) -> None:

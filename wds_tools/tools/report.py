@@ -78,7 +78,7 @@ def write_report(
     *,
     watch: Watch = lambda samples, size: None,
 ) -> ReportSummary:
-    """Write the report of ``dataset`` (a folder, a glob, brace notation, or a list of shards) to the file ``output``.
+    """Write the report of ``dataset`` (a folder or address, a glob, brace notation, or a list of shards) to the file ``output``.
 
     ``watch`` is told samples and bytes verified so far. Raises `MissingExtraError` without jinja2 and `TargetError` when
     ``output`` cannot be written or is something else than a report, both before any work; what is wrong with the
@@ -88,7 +88,7 @@ def write_report(
     page = pages.Page()
     output = os.path.abspath(os.fspath(output))
     _check_output(output)
-    place = locate(dataset)
+    place = locate(dataset, remote=True)
     found = open_dataset(place.store, place.names)
     splits = _splits(found, options.split)
     problems: list[Problem] = []
@@ -169,8 +169,9 @@ def _look(survey: Survey, grouping: Grouping, measured: set[int], workers: int |
     tasks: dict[str, list[Chosen]] = {}
     for each, number, shard, sample in survey.samples(shown | measured):
         tasks.setdefault(shard.name, []).append(Chosen(each, number, sample, each in shown))
-    with make_engine("process", workers) as engine:
-        results = engine.run(partial(look, survey.store), tasks.items(), lambda samples, size: None)
+    looking = partial(look, survey.store)
+    with make_engine("process", workers, looking) as engine:
+        results = engine.run(looking, tasks.items(), lambda samples, size: None)
         return {each.id: each for result in results for each in result}
 
 

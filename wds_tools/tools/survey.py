@@ -11,11 +11,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from wds_tools.errors import FormatError, NotFoundError, StoreError
-from wds_tools.format import index, manifest
+from wds_tools.errors import FormatError, NotFoundError, StaleIndexError, StoreError, TarError
+from wds_tools.format import index, manifest, tar
 from wds_tools.format.dataset import Dataset
 from wds_tools.records import Problem, Sample
 from wds_tools.store.base import Store
+from wds_tools.store.local import LocalStore
 from wds_tools.stream.shards import load_lines, scan_lines
 
 
@@ -93,10 +94,25 @@ def _lines(store: Store, name: str) -> tuple[list[bytes], list[bytes] | None]:
     except NotFoundError:
         lines = scan_lines(store, name)
         return lines, lines
-    with store.stream(name) as file:
-        ends = [index.parse_line(line) for line in lines[:1] + lines[-1:]]
-        index.check_fits(ends, file, store.size(name), store.url(name))
+    ends = [index.parse_line(line) for line in lines[:1] + lines[-1:]]
+    if isinstance(store, LocalStore):
+        with store.stream(name) as file:
+            index.check_fits(ends, file, store.size(name), store.url(name))
+    else:
+        _check_remote(store, name, ends)
     return lines, None
+
+
+def _check_remote(store: Store, name: str, ends: Sequence[Sample]) -> None:
+    """The same, as far as two small requests tell: the headers of the first and the last field."""
+    for end in {ends[0].fields[0], ends[-1].fields[-1]} if ends else ():
+        block = store.read(name, end.offset - tar.BLOCK, tar.BLOCK)
+        try:
+            fits = index.is_header_of(end, block)
+        except TarError:
+            fits = False
+        if not fits:
+            raise StaleIndexError(f"{store.url(name)}: its index speaks of another shard; run 'wds-tools index'")
 
 
 def _folder(line: bytes) -> bytes:

@@ -1,14 +1,17 @@
 """Drawn samples → what a report shows of each: its sizes, a thumbnail, or why there is none.
 
-One task is one shard, so that a pool of processes can share the work. Bytes are untrusted: an image that does not decode
-is shown as broken with the reason, and what is too large to be looked at is not read.
+One task is one shard, so that a pool of processes can share the work; of a remote one several samples are asked for at
+once. Bytes are untrusted: an image that does not decode is shown as broken with the reason, and what is too large to be
+looked at is not read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from wds_tools.convert.engines import Tick
+from wds_tools.convert.several import each
 from wds_tools.errors import SampleError, StoreError
 from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.records import Field, Sample
@@ -56,9 +59,9 @@ def look(store: Store, task: tuple[str, list[Chosen]], tick: Tick) -> list[Seen]
     """Look at the chosen samples of one shard. Never raises for what the shard holds."""
     shard, chosen = task
     seen = []
-    for each in chosen:
-        seen.append(_look(store, shard, each))
-        tick(1, seen[-1].nbytes)
+    for found in each(store, partial(_look, store, shard), chosen):
+        seen.append(found)
+        tick(1, found.nbytes)
     return seen
 
 
