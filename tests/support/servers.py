@@ -7,6 +7,7 @@ nginx serves files as it does everywhere: honestly. `tests.support.swift` is the
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import socket
 import subprocess
@@ -14,10 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.support import needs
 
 DEADLINE = 30.0
+FLUSH = "/nothing-but-the-log"
 RATE = 5  # requests a second that /limited/ lets through
 
 
@@ -70,7 +73,12 @@ class Nginx:
     secret: str = "s3cret"
 
     def requests(self) -> list[str]:
-        return self.log.read_text().splitlines()
+        """The log's lines. nginx's one process writes a request's line after its answer and before the next request's."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=10)
+        connection.request("GET", FLUSH)
+        connection.getresponse().read()
+        connection.close()
+        return [line for line in self.log.read_text().splitlines() if FLUSH not in line]
 
 
 @contextlib.contextmanager
