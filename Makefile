@@ -67,6 +67,7 @@ bench: $(VENV)/.installed-dev
 	@$(BIN)/python benchmarks/convert.py
 	@$(BIN)/python benchmarks/read.py
 	@$(BIN)/python benchmarks/decode.py
+	@command -v nginx >/dev/null && $(BIN)/python benchmarks/remote.py || echo "benchmarks/remote.py needs nginx and curl"
 
 clean:
 	rm -rf build dist $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
