@@ -316,6 +316,12 @@ def test_what_is_no_bucket_is_refused(root: str) -> None:
         S3Store(root)
 
 
+def test_a_secret_in_an_address_is_not_repeated() -> None:
+    with pytest.raises(OptionError) as refused:
+        S3Store("s3://user:secret@bucket/x?signature=secret")
+    assert "secret" not in str(refused.value)
+
+
 def test_without_botocore_it_is_said_what_to_install() -> None:
     code = """
 import sys

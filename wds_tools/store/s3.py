@@ -35,7 +35,8 @@ class S3Store(RemoteStore):
     def __init__(self, root: str, options: StoreOptions | None = None) -> None:
         match = _ROOT.fullmatch(root)
         if match is None:
-            raise OptionError(f"{root!r} is no address in S3; write s3://bucket/prefix")
+            shown = root.rpartition("@")[2].partition("?")[0]  # what stands before or behind may be a secret
+            raise OptionError(f"{shown!r} is no address in S3; write s3://bucket/prefix, and no login or query in it")
         self._bucket = match[1]
         self._prefix = f"{(match[2] or '').strip('/')}/".lstrip("/")
         options = options or StoreOptions()
