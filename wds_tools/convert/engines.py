@@ -106,7 +106,7 @@ class ProcessEngine:
     ) -> None:
         self._stop.value = 1
         # A second Ctrl-C need not hurry what ends by itself, or is made to.
-        with _held_interrupts():
+        with held_interrupts():
             timer = threading.Timer(_GRACE_SECONDS, self._kill_workers)
             timer.start()
             self._pool.shutdown(wait=True, cancel_futures=True)
@@ -142,12 +142,12 @@ class ProcessEngine:
 
     def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         # The first one forks the workers, and they are to leave Ctrl-C alone from their first moment on.
-        with _held_interrupts():
+        with held_interrupts():
             future: Future[Any] = self._pool.submit(function, *arguments)
             return future
 
     def _wait(self, futures: set[Future[Result]]) -> tuple[set[Future[Result]], set[Future[Result]]]:
-        with _held_interrupts():  # one that comes amid its locks would leave them locked
+        with held_interrupts():  # one that comes amid its locks would leave them locked
             finished, waiting = wait(futures, _POLL_SECONDS, FIRST_COMPLETED)
         if not finished and connection.wait([process.sentinel for process in self._processes()], 0):
             # The pool sees by itself that a worker is dead, unless it waits for the rest of that worker's answer.
@@ -190,7 +190,7 @@ def _worker_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held_interrupts() -> Iterator[None]:
+def held_interrupts() -> Iterator[None]:
     """Ctrl-C comes after the block, and not at all to processes that begin in it, where the system can do that."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -8,12 +8,12 @@ time that it spent, whatever it waited for.
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from wds_tools.convert.engines import held_interrupts
 from wds_tools.errors import FormatError
 from wds_tools.stream.dataset import ShardDataset
 from wds_tools.stream.loader import ShardLoader
@@ -35,8 +35,10 @@ def measure_loading(
     clock = _Clock(seconds)
     seen = 0
     while not clock.over:
-        with _no_interrupts(), _no_warning():
-            batches: Any = iter(loader)  # starts the workers
+        with held_interrupts(), _no_warning():
+            batches: Any = iter(
+                loader
+            )  # starts the workers; at Ctrl-C the main process ends them, without their traces
         with contextlib.closing(batches):
             seen += _load(batches, len(loader), workers, clock, note)
         if not seen:
@@ -95,16 +97,3 @@ def _no_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
-
-
-@contextlib.contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Processes that start here never see Ctrl-C, of which each would print a trace: the main process sees it and ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
