@@ -63,7 +63,7 @@ def test_shards_may_be_named(dataset: Path, tmp_path: Path) -> None:
         ("{}/data -o {}/r.html --samples 0", 2, "samples is 0; it must be between 1 and 100000"),
         ("{}/data -o {}/r.html --per-class x", 2, "'x' is not a valid integer"),
         ("{}/data -o {}/r.html --split test", 2, "split is 'test'"),
-        ("https://host/data -o {}/r.html", 2, "is a URL; this command reads local datasets"),
+        ("ftp://host/data -o {}/r.html", 2, "is a URL; http, https and s3 addresses are read"),
         ("", 2, "Missing argument 'DATASET...'"),
     ],
 )
