@@ -33,8 +33,8 @@ def command(
 ) -> None:
     """Write a page to look at DATASET with: images by class, balance, sizes, shards, problems.
 
-    DATASET is a folder or its address, a glob, shards in brace notation, or several of the last two. The page is one file that needs no
-    network. Samples are drawn, never all loaded. Exit code 0 when the page is written, whatever it found; 'wds-tools
+    DATASET is a folder or its address, a glob, shards in brace notation, or several of the last two. The page is one
+    file that needs no network. Samples are drawn, never all loaded. Exit code 0 when the page is written, whatever it found; 'wds-tools
     verify' is the one that fails.
     """
     options = ReportOptions(
