@@ -34,8 +34,8 @@ def command(
     """Write a page to look at DATASET with: images by class, balance, sizes, shards, problems.
 
     DATASET is a folder or its address, a glob, shards in brace notation, or several of the last two. The page is one
-    file that needs no network. Samples are drawn, never all loaded. Exit code 0 when the page is written, whatever it found; 'wds-tools
-    verify' is the one that fails.
+    file that needs no network. Samples are drawn, never all loaded. Exit code 0 when the page is written, whatever it
+    found; 'wds-tools verify' is the one that fails.
     """
     options = ReportOptions(
         samples=samples, per_class=per_class, verify=not no_verify, split=split, seed=seed, workers=workers
