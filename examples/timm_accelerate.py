@@ -98,7 +98,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
     arguments = parser.parse_args()
 
-    accelerator = Accelerator()
+    # Without an accelerator it must be told: it would take each process for the only one.
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     set_seed(arguments.seed)
     classes = len(ShardDataset(arguments.shards, split="train").classes)
     model = timm.create_model(arguments.model, pretrained=arguments.pretrained, num_classes=classes)

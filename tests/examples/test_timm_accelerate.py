@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support import needs
-from tests.support.ranks import ROOT, Command
+from tests.support.ranks import ROOT, Command, Torchrun
 
 SCRIPT = ROOT / "examples" / "timm_accelerate.py"
 STEPS = 60 // 4  # of an epoch
@@ -24,10 +24,11 @@ def _peers() -> None:
         needs.package(name)
 
 
-def _train(shards: Path, folder: Path) -> Command:
-    options = {"model": "test_resnet", "epochs": 2, "batch-size": 4, "every": EVERY, "checkpoints": folder}
-    words = [f"--{name}={value}" for name, value in options.items()]
-    return Command("-m", "tests.support.torchvision_ops", SCRIPT, str(shards), *words)
+def _train(shards: Path, folder: Path, epochs: int = 2, ranks: int = 1) -> Command:
+    options = {"model": "test_resnet", "epochs": epochs, "batch-size": 4, "every": EVERY, "checkpoints": folder}
+    words = [SCRIPT, str(shards), *(f"--{name}={value}" for name, value in options.items())]
+    operators = ROOT / "tests" / "support" / "torchvision_ops.py"
+    return Command(operators, *words) if ranks == 1 else Torchrun(ranks, operators, *words)
 
 
 def _steps(folder: Path) -> list[int]:
@@ -65,3 +66,12 @@ def test_a_run_that_goes_on_where_another_was_killed_ends_with_the_same_weights(
     weights, again = (load_file(folder / f"step{2 * STEPS}" / "model.safetensors") for folder in (whole, killed))
     for name in weights:
         assert torch.equal(weights[name], again[name]), name
+
+
+def test_two_processes_share_the_epoch_and_write_one_checkpoint(few: Path, tmp_path: Path) -> None:
+    with _train(few, tmp_path, epochs=1, ranks=2) as run:
+        code, out = run.end()
+    assert code == 0, out
+    assert [epoch[:2] for epoch in _EPOCH.findall(out)] == [("0", str(60 // (2 * 4)))]
+    assert _steps(tmp_path) == [60 // (2 * 4)]
+    assert len(list(tmp_path.glob("step*/random_states_*"))) == 2
