@@ -208,7 +208,7 @@ class _Packer:
     def _add_gathered(self, entry: Entry) -> None:
         """Append a sample of several fields, or of an image that is encoded anew."""
         gathered = self._gather(entry)
-        key = keys.key_of(entry.path)
+        key = keys.key_of_member(entry.path) if entry.at else keys.key_of(entry.path)
         line = []
         for ext, data in gathered:
             name = f"{key}.{ext}"
