@@ -17,7 +17,7 @@ from wds_tools.convert.spool import Spool
 from wds_tools.errors import SourceError
 from wds_tools.records import Skipped
 
-_SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "test", "testing"}
+SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 
 def scan(request: Request) -> Source:
@@ -32,7 +32,7 @@ def scan(request: Request) -> Source:
     flat = siblings and not folders
     if not flat:
         _check_layout(root, folders, files, skipped)
-    labels = _label(root, folders, classes)
+    labels = label(root, folders, classes)
     jobs = [Folder(root, name, labels[name], siblings, strict) for name in folders]
     if flat:
         jobs = [Folder(root, "", None, siblings, strict)]
@@ -86,7 +86,7 @@ def _list_root(root: str) -> tuple[list[str], list[str], list[Skipped]]:
 
 
 def _check_layout(root: str, folders: list[str], files: list[str], skipped: list[Skipped]) -> None:
-    if folders and set(map(str.lower, folders)) <= _SPLIT_NAMES:
+    if folders and set(map(str.lower, folders)) <= SPLIT_NAMES:
         example = folders[-1]
         raise SourceError(
             f"{root!r} holds splits ({', '.join(folders)}), not classes; convert them one by one, for example "
@@ -102,7 +102,7 @@ def _check_layout(root: str, folders: list[str], files: list[str], skipped: list
         )
 
 
-def _label(root: str, folders: list[str], classes: tuple[str, ...] | None) -> dict[str, int]:
+def label(root: str, folders: list[str], classes: tuple[str, ...] | None) -> dict[str, int]:
     if classes is None:
         return {name: number for number, name in enumerate(folders)}
     known = {name: number for number, name in enumerate(classes)}
