@@ -93,7 +93,7 @@ for path in sorted(shards.iterdir()):
 # * **shards, shuffled**: `ShardDataset` with its default shuffle, through the index;
 # * **shards, straight through**: whole shards, one after the other, which is what copying or hashing a dataset does.
 #
-# Three things are counted. *Opens* are what Python reports to an audit hook, indexes and manifest included. *Read
+# Three things are counted. *Opens* are what Python reports to an audit hook. *Read
 # calls* are what Linux counts for this process, in `/proc/self/io`, whatever code makes them. *Time* is the best of
 # three passes, "cold" after asking the kernel to forget the files, "warm" right after. Where the system has no such
 # counter or no such request the value is missing.
