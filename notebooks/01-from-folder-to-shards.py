@@ -93,10 +93,10 @@ for path in sorted(shards.iterdir()):
 # * **shards, shuffled**: `ShardDataset` with its default shuffle, through the index;
 # * **shards, straight through**: whole shards, one after the other, which is what copying or hashing a dataset does.
 #
-# Three things are counted. *Opens* are what Python reports to an audit hook. *Read
-# calls* are what Linux counts for this process, in `/proc/self/io`, whatever code makes them. *Time* is the best of
-# three passes, "cold" after asking the kernel to forget the files, "warm" right after. Where the system has no such
-# counter or no such request the value is missing.
+# Three things are counted. *Opens* are what Python reports to an audit hook. *Read calls* are what Linux counts for
+# this process, in `/proc/self/io`, whatever code makes them. *Time* is the best of three passes, "cold" after asking
+# the kernel to forget the files, "warm" right after. Where the system has no such counter or no such request the
+# value is missing.
 
 
 # %%
@@ -171,7 +171,8 @@ for axis, column, title in zip(axes, (0, 1, 2), ("files opened", "read calls", "
     axis.tick_params(left=False)
 
 # %% [markdown]
-# This is a local disk. On a network file system every open is at least one round trip to a server that many others
+# Warm, with everything in memory, less of the difference is left: what costs is going to the disk for each file. And
+# this is a local disk. On a network file system every open is at least one round trip to a server that many others
 # ask too, and from a bucket every file is a request. The counts stay what they are there; only the price of each
 # rises. That is why the number of opens is worth more attention than the microseconds of this machine.
 #
