@@ -95,6 +95,7 @@ def execute(content: Notebook, scratch: str) -> tuple[Notebook, str | None]:
         config.KernelManager.transport = "ipc"
         config.KernelManager.ip = os.path.join(scratch, "kernel")
     node = nbformat.from_dict(content)
+    begun: list[int] = []
     client = NotebookClient(
         node,
         timeout=TIMEOUT,
@@ -102,25 +103,16 @@ def execute(content: Notebook, scratch: str) -> tuple[Notebook, str | None]:
         resources={"metadata": {"path": str(HERE)}},
         record_timing=False,
         config=config,
+        on_cell_execute=lambda cell, cell_index: begun.append(cell_index + 1),
         coalesce_streams=True,  # progress bars as a terminal would show them: the last state
     )
     wrong = None
     try:
         client.execute(env=environment)
     except (CellExecutionError, CellTimeoutError, RuntimeError) as error:  # the last: a kernel that died
-        wrong = f"{_last_cell(node)} failed:\n{error}"
+        wrong = f"cell {begun[-1]} failed:\n{error}" if begun else f"no kernel: {error}"
     node["metadata"]["language_info"] = {"name": "python"}  # not which Python of this machine it was
     return without_places(json.loads(nbformat.writes(node)), scratch), wrong
-
-
-def _last_cell(node: Notebook) -> str:
-    """Where a run ended: the first cell that shows an error, or that has not come to its end."""
-    for number, cell in enumerate(node["cells"], start=1):
-        if cell["cell_type"] == "code" and (
-            cell["execution_count"] is None or any(output["output_type"] == "error" for output in cell["outputs"])
-        ):
-            return f"cell {number}"
-    return "the kernel"
 
 
 def without_places(value: Any, scratch: str) -> Any:
