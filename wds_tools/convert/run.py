@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,7 +33,10 @@ from wds_tools.image import tiles
 from wds_tools.records import Receipt, ShardPlan, SplitInfo
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
+from wds_tools.store.missing import why_missing
 from wds_tools.store.options import StoreOptions
+
+_PACKED = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 def convert_tree(
@@ -69,10 +73,11 @@ def convert_tree(
     if options.tile:
         tiles.require_kernel()
     chosen = make_engine(engine, workers)
-    _check_source(os.fspath(source), options)
-    store = open_target(os.fspath(target), os.fspath(source), store_options)
+    source, target = (os.path.expanduser(os.fspath(path)) for path in (source, target))
+    _check_source(source, options)
+    store = open_target(target, source, store_options)
     holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
-    conversion = _Conversion(os.fspath(source), store, options, chosen, progress or Quiet(), holder)
+    conversion = _Conversion(source, store, options, chosen, progress or Quiet(), holder)
     if task is None:
         with target_lock(store):
             return conversion.run(overwrite)
@@ -109,11 +114,14 @@ def _check_source(source: str, options: ConvertOptions) -> None:
             f"siblings are for folders, and {source!r} is a table; give what belongs to an image in its columns"
         )
     if not sources.is_list(source) and not os.path.isdir(source):
-        what = "is a file, not a folder" if os.path.exists(source) else "does not exist"
-        raise SourceError(
-            f"source {source!r} {what}; give a folder of class folders, or a table that ends in "
-            f"{', '.join(sources.SUFFIXES)}"
-        )
+        wanted = f"give a folder of class folders, or a table that ends in {', '.join(sources.SUFFIXES)}"
+        if "://" in source:
+            shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
+            raise SourceError(f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}")
+        if not os.path.exists(source):
+            raise SourceError(f"source {why_missing(source)}")
+        packed = source.lower().endswith(_PACKED)
+        raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}")
 
 
 class _Conversion:

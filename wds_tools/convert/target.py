@@ -14,6 +14,7 @@ from wds_tools.convert.workspace import FOLDER, Workspace
 from wds_tools.errors import NotFoundError, OptionError, TargetError
 from wds_tools.format import index, manifest, sidecars
 from wds_tools.format.manifest import Manifest
+from wds_tools.store.addresses import refuse_half_address
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
 from wds_tools.store.options import StoreOptions
@@ -24,6 +25,9 @@ _PROBE = f"{FOLDER}/probe"
 
 def open_target(target: str, source: str, options: StoreOptions | None = None) -> Store:
     """The store at ``target``, made and seen to be writable before any work begins."""
+    if not target:
+        raise OptionError("the target is empty; give a folder or s3://bucket/prefix")
+    refuse_half_address(target)
     if target.startswith("s3://"):
         bucket = S3Store(target, options)
         check_writable(bucket)
