@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,19 +23,23 @@ from wds_tools.convert.plan import make_plan
 from wds_tools.convert.result import Progress, Quiet, Result, split_info
 from wds_tools.convert.several import each
 from wds_tools.convert.shard import Job, build_shard, output_scale
-from wds_tools.convert.target import Target, open_target
+from wds_tools.convert.target import Target, not_left_empty, open_target
 from wds_tools.convert.workspace import Plan
-from wds_tools.errors import NotFoundError, OptionError, SourceChangedError, SourceError, TargetBusyError, TargetError
+from wds_tools.errors import (
+    NotFoundError,
+    OptionError,
+    SourceChangedError,
+    SourceError,
+    TargetBusyError,
+    TargetError,
+)
 from wds_tools.format import manifest
 from wds_tools.format.manifest import Manifest
 from wds_tools.image import tiles
 from wds_tools.records import Receipt, ShardPlan, SplitInfo
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
-from wds_tools.store.missing import why_missing
 from wds_tools.store.options import StoreOptions
-
-_PACKED = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 def convert_tree(
@@ -74,14 +77,15 @@ def convert_tree(
         tiles.require_kernel()
     chosen = make_engine(engine, workers)
     source, target = (os.path.expanduser(os.fspath(path)) for path in (source, target))
-    _check_source(source, options)
-    store = open_target(target, source, store_options)
-    holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
-    conversion = _Conversion(source, store, options, chosen, progress or Quiet(), holder)
-    if task is None:
-        with target_lock(store):
-            return conversion.run(overwrite)
-    return _run_task(conversion, store, task)
+    sources.check(source, siblings=options.siblings)
+    with not_left_empty(target):
+        store = open_target(target, source, store_options)
+        holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
+        conversion = _Conversion(source, store, options, chosen, progress or Quiet(), holder)
+        if task is None:
+            with target_lock(store):
+                return conversion.run(overwrite)
+        return _run_task(conversion, store, task)
 
 
 def _run_task(conversion: _Conversion, store: Store, task: tuple[int, int]) -> Result:
@@ -106,22 +110,6 @@ def _run_task(conversion: _Conversion, store: Store, task: tuple[int, int]) -> R
             else:
                 conversion.tidy()
     return result
-
-
-def _check_source(source: str, options: ConvertOptions) -> None:
-    if sources.is_list(source) and options.siblings:
-        raise OptionError(
-            f"siblings are for folders, and {source!r} is a table; give what belongs to an image in its columns"
-        )
-    if not sources.is_list(source) and not os.path.isdir(source):
-        wanted = f"give a folder of class folders, or a table that ends in {', '.join(sources.SUFFIXES)}"
-        if "://" in source:
-            shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
-            raise SourceError(f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}")
-        if not os.path.exists(source):
-            raise SourceError(f"source {why_missing(source)}")
-        packed = source.lower().endswith(_PACKED)
-        raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}")
 
 
 class _Conversion:

@@ -19,10 +19,12 @@ from typing import Any
 
 from wds_tools.convert import entries, keys
 from wds_tools.convert.entries import Entry, Source
-from wds_tools.errors import SampleError, SourceError
+from wds_tools.errors import OptionError, SampleError, SourceError
 from wds_tools.records import Skipped
+from wds_tools.store.missing import why_missing
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
+_PACKED = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 MAX_LABEL_DIGITS = 18  # what fits into 64 bits
 
 # A NUL, and code points that stand for no byte of a file's name.
@@ -32,6 +34,23 @@ _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 def is_list(path: str) -> bool:
     """Whether ``path`` names a table rather than a folder."""
     return path.lower().endswith(SUFFIXES) and not os.path.isdir(path)
+
+
+def check(source: str, *, siblings: bool) -> None:
+    """See that ``source`` is a folder or a table: `SourceError` says what it is instead."""
+    if is_list(source) and siblings:
+        raise OptionError(
+            f"siblings are for folders, and {source!r} is a table; give what belongs to an image in its columns"
+        )
+    if not is_list(source) and not os.path.isdir(source):
+        wanted = f"give a folder of class folders, or a table that ends in {', '.join(SUFFIXES)}"
+        if "://" in source:
+            shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
+            raise SourceError(f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}")
+        if not os.path.exists(source):
+            raise SourceError(f"source {why_missing(source)}")
+        packed = source.lower().endswith(_PACKED)
+        raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}")
 
 
 def read_list(path: str, *, classes: tuple[str, ...] | None, strict: bool) -> Source:

@@ -61,7 +61,7 @@ def list_shards(store: Store) -> list[str]:
     try:
         there = store.list()
     except StoreError as error:
-        raise StoreError(f"{store.url(manifest.NAME)} does not exist, and {error}") from error
+        raise type(error)(f"{store.url(manifest.NAME)} does not exist, and {error}") from error
     if any(name.partition("/")[0] == WORKSPACE for name in there) and manifest.NAME not in there:
         raise NotFoundError(
             f"{store.url()!r} is not finished: info.json, which a conversion writes last, is not there; wait for it, or run "

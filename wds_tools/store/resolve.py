@@ -138,11 +138,12 @@ def _shards(texts: Sequence[str]) -> Place:
     paths: list[str] = []
     for text in texts:
         names = expand_braces(text)
-        if len(names) > 1:
-            _refuse_missing(text, names)
         for name in names:
             if os.path.isdir(name):
                 raise OptionError(f"{name!r} is a folder; give either one folder or a list of shards")
+        if len(names) > 1:
+            _refuse_missing(text, names)
+        for name in names:
             if os.path.exists(name) or not glob.has_magic(name):
                 paths.append(name)
                 continue

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from multiprocessing.context import get_spawning_popen
@@ -24,7 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from wds_tools.errors import OptionError, SampleError, TooManyErrors, WdsToolsError, WorkerError
+from wds_tools.errors import OptionError, SampleError, TooManyErrors, WdsToolsError
 from wds_tools.store.local import store_error
 from wds_tools.stream.batch import BadSample, Batcher, MissingField, kept_randomness
 from wds_tools.stream.dataset import ShardDataset
@@ -32,6 +30,7 @@ from wds_tools.stream.order import EpochOrder, Order, Phase, Tail, Topology, sam
 from wds_tools.stream.partition import whole_number
 from wds_tools.stream.reader import ShardReader, shards_at_once
 from wds_tools.stream.slots import SPARE, Parcel, Slots
+from wds_tools.stream.workers import told_of_pickling, worker_errors
 from wds_tools.stream.world import find_world
 
 STATE_VERSION = 1
@@ -164,7 +163,7 @@ class ShardLoader(DataLoader[Any]):
                 f"of {self._batch_size} for each of {world} ranks; use smaller batches, or tail='even'",
                 stacklevel=2,
             )
-        with _worker_errors(self._workers), _told_of_pickling():
+        with worker_errors(self._workers), told_of_pickling():
             return self._deliver(position, super().__iter__())
 
     def _slots(self) -> Slots | None:
@@ -196,7 +195,7 @@ class ShardLoader(DataLoader[Any]):
 
     def _take(self, batches: Iterator[Any]) -> tuple[Any, tuple[BadSample, ...]]:
         try:
-            with _worker_errors(self._workers):
+            with worker_errors(self._workers):
                 made = next(batches)
         except StopIteration:
             raise WdsToolsError("a worker ended before its batches did; this is a bug, please report it") from None
@@ -286,36 +285,6 @@ def _checked_ledger(ledger: str | os.PathLike[str]) -> str:
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise OptionError(f"ledger is {path!r}, and there is no such folder; make it first")
     return path
-
-
-@contextmanager
-def _told_of_pickling() -> Iterator[None]:
-    """Says what to do about a dataset that cannot be sent to workers which are spawned."""
-    try:
-        yield
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        if not re.search(r"pickle|local object", str(error)):
-            raise
-        raise OptionError(
-            f"the dataset cannot be sent to worker processes ({error}); a transform must be defined at the top of a module, "
-            "so no lambda and no function in a function; num_workers=0 needs no workers"
-        ) from error
-
-
-@contextmanager
-def _worker_errors(workers: int) -> Iterator[None]:
-    """What DataLoader says when a worker process is gone, as `WorkerError`; what was raised inside of one passes."""
-    try:
-        yield
-    except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
-        # Killed while it hands a batch over, a worker leaves a connection that ends.
-        broken = not isinstance(error, RuntimeError) and "in DataLoader worker process" not in str(error)
-        if not workers or not (broken or "DataLoader worker (pid" in str(error)):
-            raise
-        raise WorkerError(
-            f"a worker process died ({error}); if memory ran out, use fewer workers or smaller batches, "
-            "then resume from the last state"
-        ) from error
 
 
 @dataclass(frozen=True)
