@@ -54,6 +54,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trees.copy(folder / "data", folder / "half")
     (folder / "half" / "info.json").unlink()
     (folder / "half" / ".wds_tools").mkdir()
+    (folder / "over").mkdir()
+    trees.copy(folder / "data", folder / "over" / "data")
     (folder / "texts").mkdir()
     for number in (0, 99_999_999):
         others.tar(folder / "texts" / f"{number}.tar", {f"{number}.txt": b"text"})
@@ -335,7 +337,7 @@ FAILURES = [
     ),
     ("convert page.tar {new}", "source 'page.tar' is a file, not a folder; unpack it first, and give a folder"),
     # a folder without what is wanted
-    ("info .", "; there is one in '"),
+    ("info over", "; there is one in '"),
     ("info half", "is not finished: info.json, which a conversion writes last, is not there"),
     ("verify half", "is not finished: info.json"),
     ("index half", "is not finished: info.json"),

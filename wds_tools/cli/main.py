@@ -106,8 +106,8 @@ def main() -> NoReturn:
         click.echo(f"Error: {error}", err=True)
         code = 1
     except Exception as error:  # noqa: BLE001 - the last boundary: anything that arrives here is a bug
-        if isinstance(error, OSError) and (trouble := _trouble_with_output()):
-            click.echo(trouble, err=True)
+        if isinstance(error, OSError) and _came_from_writing(error):
+            _cannot_write(error)
             sys.exit(1)
         traceback.print_exc()
         click.echo(
@@ -115,18 +115,22 @@ def main() -> NoReturn:
             err=True,
         )
         code = 3
-    if trouble := _trouble_with_output():
-        click.echo(trouble, err=True)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _cannot_write(error)
         code = code or 1
     sys.exit(code)
 
 
-def _trouble_with_output() -> str | None:
-    """What keeps the answer from being written, if anything does; then nothing more is written."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        # What is left would be tried once more when Python ends, with a complaint.
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        return f"Error: cannot write the answer: {error.strerror}; the command itself was done up to there"
-    return None
+def _came_from_writing(error: OSError) -> bool:
+    """Whether click raised it, who writes all that we say; our own files have errors of ours."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__")).startswith("click.")
+
+
+def _cannot_write(error: OSError) -> None:
+    # What is left would be tried once more when Python ends, with a complaint.
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if not isinstance(error, BrokenPipeError):  # a reader that has gone wants no more
+        click.echo(f"Error: cannot write the answer: {error.strerror}; all but the answer is done", err=True)
