@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from wds_tools.errors import NotFoundError, OptionError, TarError
 from wds_tools.format import index, tar
@@ -45,6 +46,20 @@ class Shards:
     def sizes(self) -> tuple[int, ...]:
         """Samples of each shard."""
         return tuple(shard.samples for shard in self.shards)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Every spawned worker is sent this. As columns 100,000 shards take 0.1 s to pickle, one by one 0.7 s.
+        shards = self.shards
+        columns = (
+            [s.name for s in shards],
+            [s.samples for s in shards],
+            [s.size for s in shards],
+            [s.sha256 for s in shards],
+        )
+        return {**self.__dict__, "shards": columns}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, shards=tuple(map(ShardInfo, *state["shards"])))
 
 
 @dataclass(frozen=True)
