@@ -34,7 +34,7 @@ def by_tarfile(data: bytes) -> list[int]:
 
 def by_us(data: bytes) -> list[int]:
     samples = list(tar.samples(tar.members(io.BytesIO(data))))
-    index = energon.dump_tar_index(samples, io.BytesIO(data))
+    index = energon.dump_tar_index(samples, lambda start, length: data[start : start + length])
     assert len(index) == 8 * (len(samples) + 1)
     return list(struct.unpack(f"<{len(index) // 8}Q", index))
 

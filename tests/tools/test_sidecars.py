@@ -127,6 +127,12 @@ def test_a_split_that_is_gone_goes(dataset: Path) -> None:
     assert problems(dataset) == []
 
 
+def test_verify_tells_when_a_reader_can_be_served_no_more(made: Path, dataset: Path) -> None:
+    write(dataset, "clip-benchmark")
+    convert_tree(made / "tree", dataset, encode="npy", workers=0, overwrite=True)
+    assert problems(dataset) == [".clip-benchmark"]
+
+
 def test_a_block_is_replaced_and_what_people_wrote_around_it_stays(made: Path, dataset: Path) -> None:
     write(dataset)
     (dataset / CARD).write_text((dataset / CARD).read_text().replace("---\n", "---\nlicense: mit\n", 1) + "\nMine.\n")

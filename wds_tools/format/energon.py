@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from wds_tools.errors import FormatError
 from wds_tools.format import blocks, tar
@@ -21,6 +21,8 @@ INFO = f"{FOLDER}/.info.json"
 SPLITS = f"{FOLDER}/split.yaml"
 DATASET = f"{FOLDER}/dataset.yaml"
 SUFFIX = ".tar.idx"
+
+Read: TypeAlias = Callable[[int, int], bytes]
 
 IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tiff")
 # Kinds of headers: those that belong to the member after them, and a folder's.
@@ -35,24 +37,26 @@ def tar_index_name(shard: str) -> str:
     return shard[:-4] + SUFFIX
 
 
-def dump_tar_index(samples: Sequence[Sample], shard: BinaryIO) -> bytes:
-    """The ``.tar.idx`` of the ``shard`` that holds ``samples``; it is read only where more than a header lies between two."""
+def dump_tar_index(samples: Sequence[Sample], read: Read) -> bytes:
+    """The ``.tar.idx`` of a shard that holds ``samples``, and whose bytes ``read`` gives by start and length.
+
+    It is asked only where more than a header lies between two samples.
+    """
     offsets = []
     end = 0
     for sample in samples:
         header = sample.fields[0].offset - tar.BLOCK
-        offsets.append(header if header == end else _begin(shard, end, header))
+        offsets.append(header if header == end else _begin(read, end, header))
         last = sample.fields[-1]
         end = last.offset + last.size + tar.padding(last.size)
     return struct.pack(f"<{len(offsets) + 1}Q", *offsets, end)
 
 
-def _begin(shard: BinaryIO, position: int, header: int) -> int:
+def _begin(read: Read, position: int, header: int) -> int:
     """Where the member begins whose ``header`` is the first plain one of a sample: at its extended headers, if it has any."""
     begin = position
     while position < header:
-        shard.seek(position)
-        block = shard.read(tar.BLOCK)
+        block = read(position, tar.BLOCK)
         kind = block[156:157]
         # Zeros end an archive, after which another one follows here; a folder has no payload, whatever its size.
         size = tar.read_header(block, position)[1] if any(block) and kind != _FOLDER else 0

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Literal
 
 from wds_tools.convert.several import each
-from wds_tools.errors import NotFoundError, StaleIndexError
-from wds_tools.format import card, clip_benchmark, energon
-from wds_tools.format.dataset import read_index
+from wds_tools.errors import NotFoundError, StaleIndexError, TarError
+from wds_tools.format import card, clip_benchmark, energon, index, tar
 from wds_tools.format.manifest import Manifest
 from wds_tools.records import Sample, ShardInfo
 from wds_tools.store.base import Store
@@ -87,20 +86,27 @@ def _fields(store: Store, content: Manifest) -> Counter[str]:
 
 
 def _tar_index(store: Store, shard: ShardInfo) -> bytes:
-    samples = _read(store, shard)
-    with store.stream(shard.name) as file:
-        return energon.dump_tar_index(samples, file)
+    return energon.dump_tar_index(_read(store, shard), partial(store.read, shard.name))
 
 
 def _read(store: Store, shard: ShardInfo) -> list[Sample]:
-    """The samples of a shard that is there, by an index that is of it."""
+    """The samples of a shard, by an index that is of it as far as count, size, and its first and last header tell."""
+    name = index.index_name(shard.name)
     try:
-        samples = read_index(store, shard.name)
+        samples = index.load(store.read(name), store.url(name))
     except NotFoundError as error:
         raise NotFoundError(f"{error}; 'wds-tools index' makes indexes") from None
-    if len(samples) != shard.samples:
+    ends = [samples[0].fields[0], samples[-1].fields[-1]] if samples else []
+    try:
+        fits = len(samples) == shard.samples and shard.size in (None, store.size(shard.name))
+        fits = fits and all(
+            index.is_header_of(part, store.read(shard.name, part.offset - tar.BLOCK, tar.BLOCK)) for part in ends
+        )
+    except TarError:
+        fits = False
+    if not fits:
         raise StaleIndexError(
-            f"{store.url(shard.name)}: its index lists {len(samples)} samples where info.json says {shard.samples}; "
-            "run 'wds-tools index'"
+            f"{store.url(shard.name)}: its index, its size or its number of samples in info.json is that of another shard; "
+            "run 'wds-tools index' if the shard is right, or fetch it again"
         )
     return samples

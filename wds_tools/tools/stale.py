@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from wds_tools.errors import NotFoundError, WdsToolsError
+from wds_tools.errors import FormatError, IndexFileError, NotFoundError, StoreError
 from wds_tools.format import blocks, card, clip_benchmark, energon
 from wds_tools.format.manifest import Manifest
 from wds_tools.records import Problem
@@ -25,8 +25,12 @@ def stale_sidecars(store: Store, content: Manifest, there: Collection[str]) -> I
             continue
         try:
             planned = list(PLANS[reader](store, content))
-        except WdsToolsError:
-            continue  # a missing or a stale index is a problem of its own, and what cannot be planned was not written
+        except (StoreError, IndexFileError):
+            continue  # of an index, which is a problem of its own
+        except FormatError as error:  # it could be served before
+            if sign == clip_benchmark.FOLDER:
+                yield Problem(sign, str(error))
+            continue
         for sidecar in planned:
             if _is_stale(store, content, sidecar):
                 yield Problem(
