@@ -1,7 +1,8 @@
 # make shards   an image tree -> verified shards (SRC=tree OUT=folder ARGS="more options"); a demo tree without SRC
 # make serve    serve shards over HTTP, on this machine (OUT=folder PORT=8000; the demo's shards without OUT)
 # make test     pass the tests        make lint    style and types
-# make bench    measure               make clean   remove what was built
+# make bench    measure               make docs    write docs/cli.md from the commands' help
+# make clean    remove what was built
 # shards, serve and test set up what is missing; they need Python and make only.
 
 PYTHON ?= python3
@@ -13,10 +14,10 @@ PORT   ?= 0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help shards serve test lint bench clean
+.PHONY: help shards serve test lint bench docs clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -5
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -6
 
 $(BIN)/python:
 	@echo "setting up $(VENV) (once)"
@@ -68,6 +69,9 @@ bench: $(VENV)/.installed-dev
 	@$(BIN)/python benchmarks/read.py
 	@$(BIN)/python benchmarks/decode.py
 	@command -v nginx >/dev/null && $(BIN)/python benchmarks/remote.py || echo "benchmarks/remote.py needs nginx and curl"
+
+docs: $(VENV)/.installed
+	@$(BIN)/python docs/generate_cli.py
 
 clean:
 	rm -rf build dist $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

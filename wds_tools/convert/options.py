@@ -34,7 +34,9 @@ class ConvertOptions:
     that images become; ``quality`` (1 to 100) applies to what is encoded anew. ``tile`` gives JPEGs restart tiles, without
     loss, so that a reader can cut a crop out before it decodes. ``classes`` fixes the class names and
     their indexes. ``metadata`` adds a ``json`` field with the source path and a list's further columns. ``siblings``
-    makes files of the same stem fields of one sample. ``on_error`` is ``raise`` or ``skip``.
+    makes files of the same stem fields of one sample. ``images`` and ``labels`` name the columns of a source that has
+    several (a dataset in HDF5, a column of a parquet file, a feature of TFRecords), or the file with the labels of an
+    ``.npy``. ``on_error`` is ``raise`` or ``skip``.
     """
 
     split: str = "train"
@@ -49,6 +51,8 @@ class ConvertOptions:
     classes: tuple[str, ...] | None = None
     metadata: bool = False
     siblings: bool = False
+    images: str | None = None
+    labels: str | None = None
     on_error: str = "raise"
 
     def __post_init__(self) -> None:
@@ -90,6 +94,8 @@ class ConvertOptions:
         """What decides the shards' bytes, as the manifest lists it. Class names stand in the manifest itself."""
         values = asdict(self)
         del values["split"], values["classes"]
-        if not self.tile:
-            del values["tile"]  # so that datasets made before there were tiles are still seen to be what is asked for
+        # So that datasets made before there were these options are still seen to be what is asked for.
+        for name, default in (("tile", False), ("images", None), ("labels", None)):
+            if values[name] == default:
+                del values[name]
         return values

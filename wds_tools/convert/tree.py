@@ -9,26 +9,25 @@ import hashlib
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
 
 from wds_tools.convert import keys
-from wds_tools.convert.entries import Source
-from wds_tools.convert.folder import Folder, Found, check_keys, scan_folder
+from wds_tools.convert.entries import Request, Source
+from wds_tools.convert.folder import Folder, check_keys, scan_folder
+from wds_tools.convert.spool import Spool
 from wds_tools.errors import SourceError
 from wds_tools.records import Skipped
-
-Map = Callable[[Callable[[Folder], Found], list[Folder]], Iterable[Found]]
 
 _SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 
-def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: bool, map_: Map) -> Source:
-    """Find every sample below ``root``.
+def scan(request: Request) -> Source:
+    """Find every sample below a folder.
 
-    ``classes`` fixes names and indexes (those of the training split, or of a file); a class folder that is not among
-    them is a `SourceError`. ``strict`` raises for what is otherwise skipped. ``map_`` spreads the folders over processes
-    and keeps their order.
+    Classes that are fixed are those of the training split, or of a file; a class folder that is not among them is a
+    `SourceError`.
     """
+    root, lines, classes = os.path.abspath(request.path), request.lines, request.classes
+    siblings, strict = request.siblings, request.strict
     folders, files, skipped = _list_root(root)
     flat = siblings and not folders
     if not flat:
@@ -41,24 +40,24 @@ def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: 
         skipped += [Skipped(name, "not inside a class folder") for name in files]
 
     names = () if flat else classes if classes is not None else tuple(folders)
-    source = Source(root, [], array("q"), names, "", skipped)
-    sizes = array("q")
+    source = Source(root, lines, names, "", skipped)
     digest = hashlib.sha256()
     empty = []
     ignored: Counter[str] = Counter()
-    for job, found in zip(jobs, map_(scan_folder, jobs), strict=True):
+    for job, found in zip(jobs, request.map_(scan_folder, jobs), strict=True):
         if found.lines:
-            source.lines += found.lines.split("\n")
+            sizes = array("q")
             sizes.frombytes(found.sizes)
+            lines.extend(found.lines.split("\n"), sizes)
         elif not flat:
             empty.append(job.name)
         digest.update(found.digest)
         source.skipped += found.skipped
         ignored += found.ignored
-    source.sizes, source.digest = sizes, digest.hexdigest()
+    source.digest = digest.hexdigest()
     source.empty_classes, source.ignored = tuple(empty), dict(ignored)
-    _check_across_folders(folders, source.lines)
-    if not source.lines:
+    _check_across_folders(folders, lines)
+    if not len(lines):
         raise SourceError(_nothing_found(root, source))
     return source
 
@@ -127,7 +126,7 @@ def _nothing_found(root: str, source: Source) -> str:
     return f"{root!r} has no images in its class folders" + (f", only other files ({kinds})" if kinds else "")
 
 
-def _check_across_folders(folders: list[str], lines: list[str]) -> None:
+def _check_across_folders(folders: list[str], lines: Spool) -> None:
     """Keys begin with the folder's name, so they can only meet across folders whose names clean to the same."""
     cleaned = {keys.clean(name + "/x") for name in folders}
     if len(cleaned) < len(folders) or any(len(name) >= keys.MAX_KEY // 2 for name in folders):

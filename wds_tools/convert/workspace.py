@@ -38,6 +38,7 @@ class Plan:
     source_bytes: int
     skipped: tuple[Skipped, ...] = ()
     num_skipped: int = 0
+    kind: str = "files"
 
     @property
     def samples(self) -> int:
