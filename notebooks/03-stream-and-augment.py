@@ -325,10 +325,11 @@ for axis in (left, right):
 plt.show()
 
 # %% [markdown]
-# Where decoding limits, workers compute, and more of them than cores gain little. Where a network limits, they wait, each
-# on connections of its own, and a few more workers than cores pay, until decoding is the limit again. Two more ways out
-# of the wait: `cache=` keeps the shards on the local disk, so that only the first epoch waits (see
-# [docs/remote.md](../docs/remote.md)), and `convert --image-size` makes smaller files.
+# Where decoding limits, workers compute, and more of them than cores gain little; where other programs hold the cores, they
+# gain nothing, and `bench` says that too. Where a network limits, workers wait, each on connections of its own, and a few
+# more of them than cores pay, as long as a core is free. Two more ways out of the wait: `cache=` keeps the shards on the
+# local disk, so that only the first epoch waits (see [docs/remote.md](../docs/remote.md)), and `convert --image-size`
+# makes smaller files.
 
 # %%
 scratch.cleanup()
