@@ -121,7 +121,7 @@ print(f"{same} of {len(from_disk)} batches are the same; the epoch took {seconds
 # epoch that nobody has begun, and before anything is decoded: that is also why it is fast, as only the box need be.
 
 # %%
-NUMBER = 191  # of the sample; any will do
+NUMBER = 584  # of the sample; any will do
 KEY = dataset[NUMBER]["__key__"]
 whole = Image.open(io.BytesIO(dataset[NUMBER]["jpg"]))
 wide_crop = transforms.RandomResizedCrop(96, scale=(0.1, 1.0))
