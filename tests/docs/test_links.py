@@ -21,6 +21,7 @@ ORDER = [
     "cli",
     "architecture",
     "performance",
+    "scale",
 ]
 
 FENCES = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
