@@ -1,9 +1,10 @@
 """HDF5 files as strangers made them: opened, listed, and read a row at a time.
 
 Strategy: only what the file itself holds is looked at. Links to other files or by name are not followed, and datasets
-whose bytes lie in other files (external storage, virtual datasets) are refused. So are those that promise what was never written, which HDF5
-would make up from nothing at any size. An array that is neither chunked nor compressed is read from its place in the file,
-without the library; of any other, blocks of rows are decompressed together and kept (`origin.Recent`).
+whose bytes lie in other files (external storage, virtual datasets) are refused. So are those that promise what was
+never written, which HDF5 would make up from nothing at any size. An array that is neither chunked nor compressed is read
+from its place in the file, without the library; of any other, blocks of rows are decompressed together and kept
+(`origin.Recent`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from wds_tools.convert.engines import make_engine
 from wds_tools.convert.lock import target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.result import Progress, Quiet, Result
-from wds_tools.convert.target import open_target
+from wds_tools.convert.target import not_left_empty, open_target
 from wds_tools.errors import OptionError, SourceChangedError, TargetBusyError
 from wds_tools.image import tiles
 from wds_tools.store.base import Store
@@ -58,14 +58,16 @@ def convert_tree(
     if options.tile:
         tiles.require_kernel()
     chosen = make_engine(engine, workers)
-    sources.check(os.fspath(source), siblings=options.siblings, images=options.images, labels=options.labels)
-    store = open_target(os.fspath(target), os.fspath(source), store_options)
-    holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
-    conversion = Conversion(os.fspath(source), store, options, chosen, progress or Quiet(), holder)
-    if task is None:
-        with target_lock(store):
-            return conversion.run(overwrite)
-    return _run_task(conversion, store, task)
+    source, target = (os.path.expanduser(os.fspath(path)) for path in (source, target))
+    sources.check(source, siblings=options.siblings, images=options.images, labels=options.labels)
+    with not_left_empty(target):
+        store = open_target(target, source, store_options)
+        holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
+        conversion = Conversion(source, store, options, chosen, progress or Quiet(), holder)
+        if task is None:
+            with target_lock(store):
+                return conversion.run(overwrite)
+        return _run_task(conversion, store, task)
 
 
 def _run_task(conversion: Conversion, store: Store, task: tuple[int, int]) -> Result:

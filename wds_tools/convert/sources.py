@@ -7,6 +7,7 @@ later reads their bytes in the workers (`origin.py`). A new kind is one file wit
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from wds_tools.convert.hdf5_file import Hdf5Origin
 from wds_tools.convert.origin import Origin
 from wds_tools.convert.unzip import ZipOrigin
 from wds_tools.errors import OptionError, SourceError
+from wds_tools.store.missing import why_missing
+
+_PACKED = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,17 @@ def kind_of(source: str) -> Kind:
     if os.path.isdir(source):
         return _kind_within(source) or TREE
     kind = next((kind for kind in _KINDS if source.lower().endswith(kind.suffixes)), None)
-    if kind is None:
-        what = "is a file, not a folder" if os.path.exists(source) else "does not exist"
-        known = ", ".join(suffix for kind in _KINDS for suffix in kind.suffixes)
-        raise SourceError(f"source {source!r} {what}; give a folder of class folders, or a file that ends in {known}")
-    return kind
+    if kind is not None:
+        return kind
+    known = ", ".join(suffix for kind in _KINDS for suffix in kind.suffixes)
+    wanted = f"give a folder of class folders, or a file that ends in {known}"
+    if "://" in source:
+        shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
+        raise SourceError(f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}")
+    if not os.path.exists(source):
+        raise SourceError(f"source {why_missing(source)}")
+    packed = source.lower().endswith(_PACKED)
+    raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}")
 
 
 def _kind_within(folder: str) -> Kind | None:
