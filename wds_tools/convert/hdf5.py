@@ -16,7 +16,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from wds_tools.convert import entries, rows
+from wds_tools.convert import entries, keys, rows
 from wds_tools.convert.entries import Entry, Request, Source
 from wds_tools.convert.hdf5_file import Images, datasets, open_file, read_part, refuse, shape_text
 from wds_tools.convert.labels import NO_LABELS, Labels
@@ -72,9 +72,9 @@ def scan(request: Request) -> Source:
     prefixes: dict[str, str] = {}
     for name in names:
         prefix = rows.key_prefix(os.path.splitext(name)[0])
-        if prefix in prefixes:
-            raise SourceError(f"the samples of {prefixes[prefix]!r} and {name!r} would have the same keys; rename one")
-        prefixes[prefix] = name
+        other = prefixes.setdefault(keys.clean(f"{prefix}/x"), name)
+        if other != name:
+            raise SourceError(f"the samples of {other!r} and {name!r} would have the same keys; rename one")
         path = os.path.join(folder, name)
         mtime_ns = os.stat(path).st_mtime_ns
         digest.update(f"{name} {fingerprint(path)} {chosen.images} ".encode("utf-8", "surrogateescape"))
@@ -196,11 +196,11 @@ def _listed(holder: Any, attribute: str) -> list[str] | None:
     """The class names in an attribute; None if there is none, or if it is no list of names (it is never unpickled)."""
     if attribute not in holder.attrs:
         return None
-    kind = holder.attrs.get_id(attribute)
-    if len(kind.shape or ()) != 1 or kind.dtype.kind not in "SUO":
-        return None
     try:
+        kind = holder.attrs.get_id(attribute)
+        if len(kind.shape or ()) != 1 or kind.dtype.kind not in "SUO":
+            return None
         values = [value.decode() if isinstance(value, bytes) else value for value in holder.attrs[attribute].tolist()]
-    except (UnicodeDecodeError, OSError):
+    except (UnicodeDecodeError, TypeError, OSError):
         return None
     return values if values and all(isinstance(value, str) and value for value in values) else None

@@ -44,7 +44,7 @@ def clause(error: BaseException) -> str:
 
 
 def datasets(file: Any, where: str) -> dict[str, Any]:
-    """Every dataset that the file itself holds, by its path; sorted."""
+    """Every dataset that the file itself holds, of a type that numpy has, by its path; sorted."""
     import h5py
 
     found: dict[str, Any] = {}
@@ -60,7 +60,7 @@ def datasets(file: Any, where: str) -> dict[str, Any]:
                 address = h5py.h5o.get_info(item.id).addr
                 if isinstance(item, h5py.Group) and address not in seen:
                     waiting.append((f"{prefix}{name}/", item))
-                elif isinstance(item, h5py.Dataset) and item.shape is not None:
+                elif isinstance(item, h5py.Dataset) and item.shape is not None and _has_type(item):
                     found[prefix + name] = item
                 seen.add(address)
                 if len(found) + len(seen) > 2 * MAX_OBJECTS:
@@ -71,6 +71,13 @@ def datasets(file: Any, where: str) -> dict[str, Any]:
     except _FOREIGN as error:
         raise SourceError(f"{where!r} is damaged: {clause(error)}") from error
     return dict(sorted(found.items()))
+
+
+def _has_type(dataset: Any) -> bool:
+    try:
+        return dataset.dtype is not None
+    except TypeError:  # such as integers of 24 bits
+        return False
 
 
 def refuse(dataset: Any, where: str) -> Any:

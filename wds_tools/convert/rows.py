@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _DIGITS = 8
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_PREFIX = keys.MAX_KEY - 30
 
 
@@ -100,14 +102,13 @@ class Rows:
 
 
 def key_prefix(stem: str) -> str:
-    """What the keys of the samples in a file begin with, from the file's name without suffix."""
-    prefix = keys.clean(stem)
-    if len(prefix) > _LONGEST_PREFIX:
-        digest = hashlib.blake2b(stem.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-        prefix = f"{prefix[: _LONGEST_PREFIX - 17]}_{digest}"
-    return prefix
+    """What the names of the samples in a file begin with, from the file's name without suffix."""
+    if len(keys.clean(f"{stem}/x")) <= _LONGEST_PREFIX:
+        return stem
+    digest = hashlib.blake2b(stem.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    return f"{_ODD.sub('_', stem)[: _LONGEST_PREFIX - 17]}_{digest}"
 
 
 def numbered(prefix: str, number: int) -> str:
-    """The key of the row with this number, such as ``images/00000012``: keys sort as the rows do."""
+    """What the row with this number is called, such as ``images/00000012``: keys sort as the rows do."""
     return f"{prefix}/{number:0{_DIGITS}d}"

@@ -11,6 +11,7 @@ unpacked than was announced, whose checksum must be right.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -31,6 +32,8 @@ SUFFIXES = (".zip",)
 MAX_MEMBER = 1 << 30
 """The most bytes that a member may have unpacked."""
 
+_WINDOWS, _UNIX = 0, 3  # where an archive was made
+_UTF_8 = 0x800  # in a member's flags: its name is UTF-8
 _MOST_RATIO = 1040  # deflate's best is 1032
 
 
@@ -99,6 +102,8 @@ def _directory(path: str) -> tuple[int, list[zipfile.ZipInfo]]:
         raise SourceError(f"cannot read {path!r}: {error.strerror or error}") from error
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as error:
         raise SourceError(f"{path!r} is no whole zip archive ({error}); fetch or make it again") from None
+    if any(info.header_offset < 0 for info in infos):
+        raise SourceError(f"{path!r} has lost its beginning; fetch or make it again")
     if sum(30 + info.compress_size for info in infos) > status.st_size:
         raise SourceError(f"{path!r} has members that overlap, as archives made to fill disks have; it is not read")
     return status.st_mtime_ns, infos
@@ -109,7 +114,7 @@ def _members(path: str, infos: list[zipfile.ZipInfo]) -> list[_Member]:
     seen: set[str] = set()
     members = []
     for info in infos:
-        name = info.filename.replace("\\", "/") if info.create_system == 0 else info.filename
+        name = _name(info)
         parts = name.rstrip("/").split("/")
         if name.startswith("/") or ".." in parts or name[1:3] in (":/", ":\\") or not name.strip("/"):
             raise SourceError(f"{path!r}: the name {name!r} leads out of the archive; it was not made by honest means")
@@ -119,6 +124,18 @@ def _members(path: str, infos: list[zipfile.ZipInfo]) -> list[_Member]:
         seen.add(name)
         members.append(_Member(name, info))
     return members
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """A member's name as unpacking would give it."""
+    if info.create_system == _WINDOWS:
+        return info.filename.replace("\\", "/")
+    if info.create_system == _UNIX and not info.flag_bits & _UTF_8:
+        # The bytes of the name as they were on the disk, which zipfile reads as code page 437.
+        with contextlib.suppress(UnicodeEncodeError):
+            name = info.orig_filename.partition("\0")[0]
+            return name.encode("cp437").decode("utf-8", "surrogateescape")
+    return info.filename
 
 
 def _hidden(path: str) -> bool:
@@ -175,7 +192,7 @@ def _is_image(name: str) -> bool:
 
 def _wrong(info: zipfile.ZipInfo) -> str | None:
     """Why a member cannot be read."""
-    kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == 3 else 0
+    kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
     if kind not in (0, stat.S_IFREG, stat.S_IFLNK):
         return "not a regular file"
     if info.flag_bits & 1:
@@ -213,7 +230,7 @@ class _Found:
             self.skipped.append(Skipped(path, "not inside a class folder"))
         elif not self._request.siblings and not _is_image(path):
             self.ignored[keys.split_suffix(path)[1].lower()] += 1
-        elif info.create_system == 3 and stat.S_ISLNK(info.external_attr >> 16):
+        elif info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16):
             self.skipped.append(Skipped(path, "a symbolic link, not followed"))
         elif (reason := _wrong(info)) is not None:
             if self._request.strict:
@@ -234,7 +251,8 @@ class _Found:
                 continue
             folder = image.path.partition("/")[0]
             label = labels.get(folder)
-            key = keys.key_of(image.path)
+            called = _called(image.path)
+            key = keys.key_of_member(called)
             other = seen.setdefault(key, image.path)
             if other is not image.path:
                 raise SourceError(
@@ -242,7 +260,7 @@ class _Found:
                     " (files of one stem are one sample only with --siblings)"
                 )
             beside = tuple(self._siblings(image, members, label))
-            entry = Entry(_called(image.path), image.info.file_size, self._mtime_ns, label, beside, at=image.at)
+            entry = Entry(called, image.info.file_size, self._mtime_ns, label, beside, at=image.at)
             lines.append(entries.dump_line(entry), entry.size + sum(1024 + sibling.size for sibling in beside))
             counts[folder] += 1
             sums = [(m.path, m.info.file_size, m.info.CRC) for m in members]
@@ -279,6 +297,7 @@ class _Found:
 
 
 def _called(path: str) -> str:
-    """The path as it is, where its key ends at its only dot; else the key with the suffix."""
-    key = keys.key_of(path)
-    return path if keys.key_of_member(path) == key else key + keys.split_suffix(path)[1]
+    """What the sample is called: its path, whose key ends at the only dot of the name."""
+    folder, slash, base = path.rpartition("/")
+    stem, suffix = keys.split_suffix(base)
+    return folder + slash + stem.replace(".", "_") + suffix
