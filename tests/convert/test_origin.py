@@ -49,8 +49,11 @@ def test_a_pool_is_no_larger_than_what_is_kept_whatever_the_shard(monkeypatch):
 
 def test_a_fingerprint_tells_length_and_content(tmp_path):
     path, seen = tmp_path / "file", set()
-    for content in (b"", b"a", b"b", bytes(10**6), bytes(10**6 - 1), bytes(5 * 10**5) + b"x" * 4096 + bytes(495_904)):
+    large = 1 << 25
+    contents = [b"", b"a", b"b", bytes(10**6), bytes(10**6 - 1) + b"x", bytes(large), bytes(large - 1), b"x" * large]
+    contents += [bytes(large - 1) + b"x", b"x" + bytes(large - 1)]
+    for content in contents:
         path.write_bytes(content)
         seen.add(fingerprint(str(path)))
         assert fingerprint(str(path)) in seen
-    assert len(seen) == 6
+    assert len(seen) == len(contents)
