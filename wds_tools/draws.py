@@ -63,4 +63,4 @@ def sample_rng_seed(seed: int, epoch: int, sample_id: npt.ArrayLike) -> npt.NDAr
 
     63 bits, so that a tensor of int64 holds the number that a transform draws from.
     """
-    return draws(make_key(seed, epoch, Purpose.SAMPLE), sample_id) >> np.uint64(1)
+    return np.asarray(draws(make_key(seed, epoch, Purpose.SAMPLE), sample_id) >> np.uint64(1))
