@@ -20,6 +20,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -95,7 +96,7 @@ def _ask(peer: Peer, arguments: argparse.Namespace, found: dict[str, Any]) -> No
         return
     loader = peer.loader()
     if arguments.load:
-        peer.load(loader, json.loads(arguments.load.read_text()))
+        peer.load(loader, pickle.loads(arguments.load.read_bytes()))
     try:
         found["len"] = len(loader)
     except (TypeError, NotImplementedError) as error:
@@ -114,7 +115,7 @@ def _ask(peer: Peer, arguments: argparse.Namespace, found: dict[str, Any]) -> No
                 }
             )
         if len(batches) == arguments.stop:
-            arguments.save.write_text(json.dumps(peer.save(loader)))
+            arguments.save.write_bytes(pickle.dumps(peer.save(loader)))
             break
 
 

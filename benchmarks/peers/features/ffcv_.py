@@ -1,5 +1,9 @@
 """FFCV, its images stored as JPEGs. Workers are its threads."""
 
+import tests.support.torchvision_ops  # noqa: F401
+
+# isort: split
+
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,6 @@ from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import ToTensor
 from ffcv.writer import DatasetWriter
 from torchvision.datasets import ImageFolder
-
-import tests.support.torchvision_ops  # noqa: F401
 
 
 class Ffcv(Peer):

@@ -1,5 +1,9 @@
 """torchvision's ImageFolder, with torch's DistributedSampler, and torchdata's StatefulDataLoader where it is asked to resume."""
 
+import tests.support.torchvision_ops  # noqa: F401
+
+# isort: split
+
 from typing import Any
 
 import torch
@@ -7,8 +11,6 @@ from common import SEED, Peer, answer
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
-
-import tests.support.torchvision_ops  # noqa: F401
 
 try:
     from torchdata.stateful_dataloader import StatefulDataLoader as Loader

@@ -1,5 +1,9 @@
 """LitData."""
 
+import tests.support.torchvision_ops  # noqa: F401
+
+# isort: split
+
 import io
 from pathlib import Path
 from typing import Any
@@ -9,8 +13,6 @@ from common import DAMAGED, SAMPLES, SEED, SHARDS, Peer, answer
 from litdata import StreamingDataLoader, StreamingDataset, optimize
 from PIL import Image
 from torchvision import transforms
-
-import tests.support.torchvision_ops  # noqa: F401
 
 
 def entry(job: tuple[str, int]) -> dict[str, Any]:

@@ -1,5 +1,9 @@
 """MosaicML Streaming."""
 
+import tests.support.torchvision_ops  # noqa: F401
+
+# isort: split
+
 import io
 import json
 from typing import Any
@@ -9,8 +13,6 @@ from common import DAMAGED, SEED, SHARDS, Peer, answer
 from PIL import Image
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 from torchvision import transforms
-
-import tests.support.torchvision_ops  # noqa: F401
 
 
 class Pictures(StreamingDataset):

@@ -1,13 +1,15 @@
 """webdataset, shuffled with a seed; ranks and workers are dealt whole shards."""
 
+import tests.support.torchvision_ops  # noqa: F401
+
+# isort: split
+
 from typing import Any
 
 import torch
 import webdataset
 from common import SEED, Peer, answer
 from torchvision import transforms
-
-import tests.support.torchvision_ops  # noqa: F401
 
 
 class Wds(Peer):
