@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from wds_tools.errors import OptionError, SampleError, TooManyErrors, WdsToolsError, WorkerError
 from wds_tools.store.local import store_error
 from wds_tools.stream.batch import BadSample, Batcher, kept_randomness
-from wds_tools.stream.dataset import ShardDataset
-from wds_tools.stream.order import EpochOrder, Order, Phase, Tail, Topology, sample_rng_seed
-from wds_tools.stream.reader import ShardReader, shards_at_once
+from wds_tools.stream.order import EpochOrder, Order, Phase, Tail, Topology
+from wds_tools.stream.pipeline import ShardPipeline
+from wds_tools.stream.reader import shards_at_once
+from wds_tools.stream.recoding import reader_of
 from wds_tools.stream.slots import SPARE, Parcel, Slots
 from wds_tools.stream.world import find_world
 
@@ -44,7 +45,7 @@ MAX_PHASES = 64  # changes of topology in one epoch that fit into the memory sha
 
 
 class ShardLoader(DataLoader[Any]):
-    """Batches of a `ShardDataset`, the same number on every rank.
+    """Batches of a `ShardDataset` or a `MixedDataset`, the same number on every rank.
 
     ``tail`` says how an epoch ends: ``"even"`` drops and repeats nothing, only a rank's last batches may be short;
     ``"drop"`` and ``"pad"`` give full batches only. ``rank`` and ``world_size`` are found out from `torch.distributed` or
@@ -62,7 +63,7 @@ class ShardLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: ShardDataset,
+        dataset: ShardPipeline,
         batch_size: int = 1,
         num_workers: int = 0,
         *,
@@ -274,13 +275,13 @@ class _Failure:
 class _Batches(IterableDataset[Any]):
     """What a worker iterates: the batches of its stream, each with the bad samples that were left out of it."""
 
-    def __init__(self, dataset: ShardDataset, order: Order, batch_size: int, workers: int) -> None:
+    def __init__(self, dataset: ShardPipeline, order: Order, batch_size: int, workers: int) -> None:
         self.max_errors = dataset.max_errors
         self._skip = dataset.on_error == "skip"
         self._order = order
         self._shards = dataset.shards
         self._batcher = Batcher(dataset.fields, dataset.transform)
-        self._reader = ShardReader(dataset.shards, dataset.fields.wanted, keep=shards_at_once(order))
+        self._reader = reader_of(dataset.shards, dataset.fields.wanted, keep=shards_at_once(order))
         self._batch_size, self._workers = batch_size, workers
         self.slots: Slots | None = None
         # epoch, rank, world size, number of phases, then the phases: told to persistent workers between passes.
@@ -346,7 +347,7 @@ class _Batches(IterableDataset[Any]):
         self, ids: np.ndarray[Any, np.dtype[np.int64]], epoch: int, worker: int | None = None
     ) -> tuple[Any, tuple[BadSample, ...]]:
         shards, numbers = (part.tolist() for part in self._order.locate(ids))
-        seeds = sample_rng_seed(self._order.seed, epoch, ids).tolist()
+        seeds = self._order.seeds(epoch, ids).tolist()
         batch, bad = self._batcher.begin(len(ids), self.slots, worker), []
         for shard, number, seed in zip(shards, numbers, seeds, strict=True):
             try:
