@@ -204,7 +204,8 @@ class Ahead:
             if need is not None and need.wanted[number] and need.parts[number] is None and need.local is None:
                 if self._blocker(need) is not None or self._held >= MEMORY:
                     return
-                if need.opening.exception() is None:
+                # Only now it is sure that the shard is open, and whether as a file.
+                if need.opening.exception() is None and need.local is None:
                     self._ask(need, number)
             unplanned.popleft()
             self._planned += 1
