@@ -299,6 +299,15 @@ def test_classes_without_weight_are_left_out_and_those_without_samples_do_not_ma
     assert Counter(np.array([0, 0, 1, 1, 1, 3, 3, 3])[positions].tolist()) == {0: 20, 3: 10}
 
 
+def test_labels_may_be_any_whole_numbers() -> None:
+    labels = np.array([7, -1, 7, 3, -1, 7])
+    orders = [balanced_order(Order([6]), labels * times) for times in (1, 10**12)]  # counted, and sorted
+    assert [order.classes.labels.tolist() for order in orders] == [[-1, 3, 7], [-(10**12), 3 * 10**12, 7 * 10**12]]
+    for order in orders:
+        assert order.classes.members.tolist() == [1, 4, 3, 0, 2, 5]
+        assert order.line(0).ids(0, 6).tolist() == orders[0].line(0).ids(0, 6).tolist()
+
+
 def test_power_is_the_exponent_of_a_classs_size() -> None:
     labels = [0] * 16 + [1] * 4
     for power, shares in ((0, (1, 1)), (0.5, (2, 1)), (1, (4, 1))):

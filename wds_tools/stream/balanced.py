@@ -26,6 +26,8 @@ from wds_tools.stream.permutation import permuted
 from wds_tools.stream.rounds import RoundsOrder
 from wds_tools.stream.schedule import whole_shares
 
+_FEW = 1 << 16
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -46,8 +48,16 @@ class Classes:
                 f"labels are of shape {labels.shape} and {labels.dtype}; give a whole number for each sample"
             )
         labels = labels.astype(np.int64)
-        values, sizes = np.unique(labels, return_counts=True)
-        members = np.argsort(labels, kind="stable").astype(np.int32 if len(labels) < 2**31 else np.int64)
+        least = int(labels.min()) if len(labels) else 0
+        span = int(labels.max()) - least + 1 if len(labels) else 0
+        if span <= _FEW:  # counted and sorted by radix, a tenth of the time
+            counts = np.bincount(labels - least, minlength=span)
+            values, sizes = np.flatnonzero(counts) + least, counts[counts > 0]
+            members = np.argsort((labels - least).astype(np.uint16), kind="stable")
+        else:
+            values, sizes = np.unique(labels, return_counts=True)
+            members = np.argsort(labels, kind="stable")
+        members = members.astype(np.int32 if len(labels) < 2**31 else np.int64)
         digest = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()[:16]
         return cls(digest, values, sizes, np.cumsum(sizes) - sizes, members)
 
