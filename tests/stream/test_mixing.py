@@ -8,6 +8,7 @@ import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -138,9 +139,9 @@ def test_sources_keep_to_the_order_that_a_stream_of_them_alone_would_have(
     line = order.line(epoch)
     borders = sorted({0, line.total, *(min(cut, line.total) for cut in cuts)})
     whole = line.delivered(0, line.total, 0, line.total).tolist()
-    parts = [line.delivered(0, line.total, a, b).tolist() for a, b in zip(borders, borders[1:], strict=False)]
+    parts = [line.delivered(0, line.total, a, b).tolist() for a, b in pairwise(borders)]
     assert [id for part in parts for id in part] == whole
-    streams = [line.delivered(a, b, 0, b - a).tolist() for a, b in zip(borders, borders[1:], strict=False)]
+    streams = [line.delivered(a, b, 0, b - a).tolist() for a, b in pairwise(borders)]
     assert sorted(id for part in streams for id in part) == sorted(whole) == sorted(line.ids(0, line.total).tolist())
 
 

@@ -243,9 +243,10 @@ def test_what_cannot_be_mixed_is_said(place: Path, tmp_path: Path) -> None:
             call()
     both = MixedDataset([one, two], fields=("cls", "__key__"), transform=None)
     assert next(iter(ShardLoader(both, 4)))[1][0].startswith("k0")
-    with streams.served(tmp_path / "plain") as server, pytest.warns(UserWarning, match="no indexes"):
-        unknown = ShardDataset(f"{server.url}/train-{{000000..000000}}.tar")
-        with pytest.raises(OptionError, match="dataset 0 .* no indexes"):
+    with streams.served(tmp_path / "plain") as server:
+        with pytest.warns(UserWarning, match="no indexes"):
+            unknown = ShardDataset(f"{server.url}/train-{{000000..000000}}.tar")
+        with pytest.raises(OptionError, match=r"dataset 0 .* no indexes"):
             MixedDataset([unknown])
         with pytest.raises(TypeError, match="no indexes"):
             unknown.balanced()

@@ -103,9 +103,7 @@ class Order:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Refuse a history that was saved under other `settings`: its counts would mean other samples."""
-        own = self.settings
-        for name in {**own, **settings}:
-            value = own.get(name)
+        for name, value in self.settings.items():
             if settings.get(name) != value:
                 raise WdsToolsError(
                     f"The saved state has {name}={settings.get(name)!r}, this dataset {name}={value!r}. "
