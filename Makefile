@@ -1,8 +1,10 @@
 # make shards   an image tree -> verified shards (SRC=tree OUT=folder ARGS="more options"); a demo tree without SRC
 # make serve    serve shards over HTTP, on this machine (OUT=folder PORT=8000; the demo's shards without OUT)
 # make test     pass the tests        make lint    style and types
-# make bench    measure               make clean   remove what was built
-# shards, serve and test set up what is missing; they need Python and make only.
+# make bench    measure               make docs    write docs/cli.md from the commands' help
+# make notebooks   run the notebooks on the demo's shards (ARGS=02 runs one, ARGS=--write keeps outputs)
+# make clean    remove what was built
+# shards, serve, test and notebooks set up what is missing; they need Python and make only.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -13,10 +15,10 @@ PORT   ?= 0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help shards serve test lint bench clean
+.PHONY: help shards serve test lint bench docs notebooks clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -5
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -7
 
 $(BIN)/python:
 	@echo "setting up $(VENV) (once)"
@@ -68,6 +70,19 @@ bench: $(VENV)/.installed-dev
 	@$(BIN)/python benchmarks/read.py
 	@$(BIN)/python benchmarks/decode.py
 	@command -v nginx >/dev/null && $(BIN)/python benchmarks/remote.py || echo "benchmarks/remote.py needs nginx and curl"
+
+docs: $(VENV)/.installed
+	@$(BIN)/python docs/generate_cli.py
+
+# The extra explore without jupyter, which is for people: running a notebook takes a kernel and nbclient.
+$(VENV)/.installed-notebooks: $(VENV)/.installed
+	@echo "installing what the notebooks need"
+	@$(PIP) aiohttp ipykernel jinja2 matplotlib nbclient
+	@touch $@
+
+notebooks: $(VENV)/.installed-notebooks
+	@test -d build/demo && test -e build/shards/info.json || $(MAKE) --no-print-directory shards OUT=build/shards SRC= ARGS=
+	@$(BIN)/python notebooks/run.py $(ARGS)
 
 clean:
 	rm -rf build dist $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,18 +1,21 @@
-"""Train a small network on shards: alone or with torchrun, killed and resumed to the sample.
+"""Train an image classifier on shards: alone or with torchrun, killed and resumed to the sample.
 
-    wds-tools demo images && wds-tools convert images shards        # or your own images
-    python examples/train.py shards                                 # one process
+    wds-tools demo images && wds-tools convert images shards                        # or your own images
+    wds-tools demo others --seed 1 && wds-tools convert others shards --split val   # evaluated after each epoch, if there
+    python examples/train.py shards                                                 # one process
     torchrun --standalone --nproc-per-node 2 examples/train.py shards --checkpoint run.pt
     torchrun --standalone --nproc-per-node 3 examples/train.py shards --checkpoint run.pt   # goes on where that one was
 
 The last line may come after a crash, and with another number of processes: what is left of the epoch is dealt anew, and
-every sample is trained on once. Three things make that so:
+every sample is trained on once. Four things make that so:
 
-* `loader.state_dict()` goes into the checkpoint with model and optimiser, so that all three are of one moment.
+* `loader.state_dict()` goes into the checkpoint with model and optimizer, so that all three are of one moment.
 * Every rank makes the same number of steps; rank 0 writes for all, because the loader's state is alike on all of them.
 * With ``tail="even"`` nothing is dropped or repeated, so the last batches may be short, and a rank's very last one may
   be empty. `mean_loss` weighs by samples, not by ranks, and the step is taken by all.
+* Crop, flip and jitter are drawn from the sample's seed, so it looks alike whoever has it, before a crash and after.
 
+Images travel as bytes; jitter and `normalize` work on whole batches, on the model's device.
 ``--ledger DIR`` writes down the keys of the samples behind each checkpoint, which proves all this; training needs no such thing.
 """
 
@@ -22,29 +25,18 @@ import argparse
 import os
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before the group is there: this module keeps the one it finds, past its end, until torch aborts
-from PIL import Image
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from wds_tools import ShardDataset, ShardLoader
-
-SIZE = 64
-
-
-def augment(image: Image.Image) -> torch.Tensor:
-    """A random crop, flipped half of the time. What torch draws here follows from (seed, epoch, sample) alone."""
-    pixels = torch.from_numpy(np.array(image.resize((SIZE + 8, SIZE + 8)))).permute(2, 0, 1)
-    top, left = torch.randint(0, 9, (2,)).tolist()
-    pixels = pixels[:, top : top + SIZE, left : left + SIZE]
-    return pixels.flip(-1) if torch.rand(()) < 0.5 else pixels
+from wds_tools import OptionError, ShardDataset, ShardLoader, transforms
 
 
 def make_model(classes: int) -> nn.Module:
+    """A small stand-in for yours."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((3, 32), (32, 64), (64, 128)):
         # Not BatchNorm, which an empty batch has no statistics for.
@@ -52,16 +44,40 @@ def make_model(classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(128, classes))
 
 
+def find_val(arguments: argparse.Namespace) -> ShardLoader | None:
+    """The split ``val``, if the dataset has one."""
+    crop = transforms.ResizeCenterCrop(arguments.size * 8 // 7, arguments.size)
+    try:
+        dataset = ShardDataset(arguments.shards, split="val", transform=crop)
+    except OptionError:  # no such split
+        return None
+    return ShardLoader(dataset, arguments.batch_size, arguments.workers, tail="even")
+
+
 def mean_loss(scores: torch.Tensor, labels: torch.Tensor, world: int) -> torch.Tensor:
     """The mean over the samples of all ranks, times ``world`` because DistributedDataParallel divides by that."""
-    return functional.cross_entropy(scores, labels, reduction="sum") * world / sum_over_ranks(len(labels))
+    samples = sum_over_ranks(torch.tensor(len(labels), device=labels.device))
+    return functional.cross_entropy(scores, labels, reduction="sum") * world / samples
 
 
-def sum_over_ranks(number: int) -> int:
-    total = torch.tensor(number)
+def sum_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
     if dist.is_initialized():
-        dist.all_reduce(total)
-    return int(total)
+        dist.all_reduce(numbers)
+    return numbers
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, loader: ShardLoader, device: torch.device) -> float:
+    """The accuracy over the samples of all ranks, each counted once."""
+    model.eval()
+    counts = torch.zeros(2, dtype=torch.int64, device=device)
+    for images, labels in loader:
+        scores = model(transforms.normalize(images.to(device)))
+        counts[0] += (scores.argmax(1) == labels.to(device)).sum()
+        counts[1] += len(labels)
+    model.train()
+    right, seen = sum_over_ranks(counts).tolist()
+    return right / seen
 
 
 class Run:
@@ -75,7 +91,7 @@ class Run:
 
     def load(self, path: Path) -> None:
         if path.exists():
-            saved = torch.load(path, weights_only=True)
+            saved = torch.load(path, map_location="cpu")
             self.model.load_state_dict(saved["model"])
             self.optimizer.load_state_dict(saved["optimizer"])
             self.loader.load_state_dict(saved["loader"])
@@ -86,7 +102,7 @@ class Run:
     def save(self, path: Path) -> None:
         if self.ledger is not None:
             write_whole(self.ledger / f"step{self.step:06d}-rank{self.rank}.txt", "".join(f"{k}\n" for k in self.keys))
-            self.keys.clear()
+        self.keys.clear()
         if dist.is_initialized():
             dist.barrier()  # every rank's ledger is there before the checkpoint that vouches for it
         if self.rank == 0:
@@ -111,56 +127,71 @@ def write_whole(path: Path, content: object) -> None:
     os.replace(part, path)
 
 
-def train(arguments: argparse.Namespace) -> None:
+def train(arguments: argparse.Namespace, device: torch.device) -> None:
     dataset = ShardDataset(
         arguments.shards,
+        split="train",
         shuffle=True,
         seed=arguments.seed,
-        fields=("jpg;png;webp", "cls", "__key__"),
-        transform=augment,
+        fields=("jpg;png;webp", "cls", "__seed__", "__key__"),
+        transform=transforms.RandomResizedCrop(arguments.size),
     )
     # Rank and world size come from torch.distributed. Nothing is sharded again: no sampler, no wrapper.
-    loader = ShardLoader(dataset, batch_size=arguments.batch_size, num_workers=arguments.workers, tail="even")
+    loader = ShardLoader(dataset, arguments.batch_size, arguments.workers, tail="even")
+    val_loader = find_val(arguments)
     torch.manual_seed(arguments.seed)
-    model = make_model(len(dataset.classes))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    model = make_model(len(dataset.classes)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
+    jitter = transforms.ColorJitter(0.4, 0.4, 0.4)
     run = Run(model, optimizer, loader, arguments.ledger)
     run.load(arguments.checkpoint)
     world = dist.get_world_size() if dist.is_initialized() else 1
     parallel = DistributedDataParallel(model) if world > 1 else model
 
     while loader.epoch < arguments.epochs:
-        epoch, steps, seen, right = loader.epoch, len(loader), 0, 0
-        for number, (images, labels, keys) in enumerate(loader, 1):
-            # An empty batch has lost its shape, and gets it back here.
-            scores = parallel(images.view(-1, 3, SIZE, SIZE).float() / 255 - 0.5)
+        epoch, steps = loader.epoch, len(loader)
+        counts = torch.zeros(2, dtype=torch.int64, device=device)
+        for number, (images, labels, seeds, keys) in enumerate(loader, 1):
+            images, labels = images.to(device), labels.to(device)
+            scores = parallel(transforms.normalize(jitter(images, seeds)))
             optimizer.zero_grad()
             mean_loss(scores, labels, world).backward()
             optimizer.step()
+            counts[0] += (scores.argmax(1) == labels).sum()
+            counts[1] += len(labels)
             run.step += 1
             run.keys += keys
-            seen, right = seen + len(labels), right + int((scores.argmax(1) == labels).sum())
             if number % arguments.every == 0 or number == steps:
                 run.save(arguments.checkpoint)
-        seen, right = sum_over_ranks(seen), sum_over_ranks(right)
+        right, seen = sum_over_ranks(counts).tolist()
+        said = f"epoch {epoch}: {steps} steps, {seen} samples, accuracy {right / seen:.3f}"
+        if val_loader is not None:
+            said += f", on val {evaluate(model, val_loader, device):.3f}"
         if run.rank == 0:
-            print(f"epoch {epoch}: {steps} steps, {seen} samples, accuracy {right / seen:.3f}", flush=True)
+            print(said, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shards", help="a dataset: folder, glob or brace notation")
+    parser.add_argument("shards", help="a dataset: its folder or address")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32, help="of each process")
+    parser.add_argument("--size", type=int, default=64, help="of the images, in pixels")
+    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--workers", type=int, default=0, help="of each process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="written, and resumed from")
     parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
     parser.add_argument("--ledger", type=Path, help="folder to write the keys of the samples seen to")
     arguments = parser.parse_args()
+
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
     if "WORLD_SIZE" in os.environ:  # torchrun started this process
-        dist.init_process_group("gloo")
-    train(arguments)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    train(arguments, device)
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -227,3 +227,9 @@ def test_the_key_of_a_path_is_its_stem_from_the_source_down(path, key):
 @given(stems, st.sampled_from(["", ".jpg", ".JPEG", "."]), st.sampled_from(["", "/", "../", "../../"]))
 def test_every_path_has_a_legal_key(stem, suffix, above):
     assert_legal(keys.key_of(above + stem + suffix))
+
+
+def test_a_member_s_key_ends_at_its_first_dot():
+    assert keys.key_of_member("a.b/c.seg.png") == "a.b/c"
+    assert keys.key_of_member("plain.jpg") == "plain"
+    assert keys.key_of_member("with space/c.jpg") == "with_space/c"

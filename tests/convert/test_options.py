@@ -136,8 +136,10 @@ def test_options_tell_whether_image_bytes_may_change(changes, transcodes):
 
 def test_settings_hold_every_option_but_the_names():
     names = {option.name for option in dataclasses.fields(ConvertOptions)}
-    assert set(ConvertOptions(split="val", classes=("a",), tile=True).settings()) == names - {"split", "classes"}
-    assert set(ConvertOptions().settings()) == names - {"split", "classes", "tile"}  # as before there were tiles
+    every = ConvertOptions(split="val", classes=("a",), tile=True, images="x", labels="y")
+    assert set(every.settings()) == names - {"split", "classes"}
+    # As before there were these options.
+    assert set(ConvertOptions().settings()) == names - {"split", "classes", "tile", "images", "labels"}
 
 
 def test_options_do_not_change_once_made():

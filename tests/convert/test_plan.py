@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from wds_tools.convert.entries import Entry, Sibling, dump_line
 from wds_tools.convert.options import ConvertOptions
-from wds_tools.convert.plan import cut, make_plan, permutation, running_totals, tar_bytes
+from wds_tools.convert.plan import cut, draws, make_plan, permutation, pool, running_totals, tar_bytes
+from wds_tools.convert.spool import Spool
 
 END = 1024  # the two blocks that end an archive
 
@@ -20,18 +21,18 @@ END = 1024  # the two blocks that end an archive
 @settings(deadline=None)
 @given(st.integers(0, 500), st.integers(0, 2**80))
 def test_a_permutation_holds_every_number_once(count, seed):
-    assert sorted(permutation(count, seed)) == list(range(count))
+    assert sorted(permutation(count, draws(seed))) == list(range(count))
 
 
 def test_the_permutation_of_a_seed_is_fixed_for_ever():
-    assert permutation(12, 0) == [3, 7, 5, 2, 8, 11, 4, 9, 1, 6, 0, 10]
-    assert permutation(12, 1) == [9, 8, 0, 3, 11, 5, 4, 6, 2, 7, 10, 1]
-    assert permutation(5, 2**70) == [2, 0, 1, 4, 3]
-    assert zlib.crc32(repr(permutation(100_000, 7)).encode()) == 3_723_932_090
+    assert permutation(12, draws(0)) == [3, 7, 5, 2, 8, 11, 4, 9, 1, 6, 0, 10]
+    assert permutation(12, draws(1)) == [9, 8, 0, 3, 11, 5, 4, 6, 2, 7, 10, 1]
+    assert permutation(5, draws(2**70)) == [2, 0, 1, 4, 3]
+    assert zlib.crc32(repr(permutation(100_000, draws(7))).encode()) == 3_723_932_090
 
 
 def test_every_order_is_as_likely_as_any_other():
-    counts = Counter(tuple(permutation(4, seed)) for seed in range(24 * 200))
+    counts = Counter(tuple(permutation(4, draws(seed))) for seed in range(24 * 200))
     assert len(counts) == 24
     expected = 200
     chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
@@ -41,14 +42,14 @@ def test_every_order_is_as_likely_as_any_other():
 def test_large_plans_are_computed_as_small_ones_are():
     count = 100_000
     draw = Random(3).random
-    draws = [draw() for _ in range(count)]
-    order = permutation(count, 3)
-    assert list(order) == sorted(range(count), key=draws.__getitem__)
+    drawn = [draw() for _ in range(count)]
+    order = permutation(count, draws(3))
+    assert list(order) == sorted(range(count), key=drawn.__getitem__)
     sizes = [number * number % 100_003 for number in range(count)]
     for scale in (1.0, 2.7):
         weights = list(tar_bytes(sizes, scale, 1024))
         assert weights == [tar_bytes([size], scale, 1024)[0] for size in sizes]
-    assert list(running_totals(weights, order)) == list(accumulate(weights[number] for number in order))
+    assert list(running_totals(weights)) == list(accumulate(weights))
 
 
 # ---------------------------------------------------------------- the cut
@@ -58,16 +59,23 @@ limits = st.integers(1024, 12_000)
 counts = st.none() | st.integers(1, 9)
 
 
+@st.composite
+def blocks_of(draw, weights=weights):
+    """Numbered items with their weights, in blocks with borders anywhere."""
+    chosen = draw(weights)
+    borders = sorted(draw(st.lists(st.integers(0, len(chosen)), max_size=4)))
+    pairs = pairwise([0, *borders, len(chosen)])
+    return chosen, [(list(range(start, stop)), chosen[start:stop]) for start, stop in pairs]
+
+
 @settings(deadline=None)
-@given(weights, st.randoms(use_true_random=False), limits, counts)
-@example([5000], None, 1024, None)
-@example([], None, 10_240, 1)
-def test_a_cut_keeps_order_and_samples_and_both_limits(weights, random, max_size, max_count):
-    order = list(range(len(weights)))
-    if random is not None:
-        random.shuffle(order)
-    runs = list(cut(weights, order, max_size, max_count))
-    assert [number for run in runs for number in run] == order
+@given(blocks_of(), limits, counts)
+@example(([5000], [([0], [5000])]), 1024, None)
+@example(([], []), 10_240, 1)
+def test_a_cut_keeps_order_and_samples_and_both_limits(items, max_size, max_count):
+    weights, blocks = items
+    runs = list(cut(blocks, max_size, max_count))
+    assert [number for run in runs for number in run] == list(range(len(weights)))
     for run in runs:
         assert len(run) >= 1
         assert len(run) <= (max_count or len(run))
@@ -75,15 +83,50 @@ def test_a_cut_keeps_order_and_samples_and_both_limits(weights, random, max_size
 
 
 @settings(deadline=None)
-@given(weights, limits, counts)
-def test_a_shard_is_closed_only_when_the_next_sample_does_not_fit(weights, max_size, max_count):
-    runs = list(cut(weights, range(len(weights)), max_size, max_count))
+@given(blocks_of(), limits, counts)
+def test_a_shard_is_closed_only_when_the_next_sample_does_not_fit(items, max_size, max_count):
+    weights, blocks = items
+    runs = list(cut(blocks, max_size, max_count))
     for run, after in pairwise(runs):
         assert len(run) == max_count or END + sum(weights[n] for n in run) + weights[after[0]] > max_size
 
 
 def test_a_shard_may_be_exactly_as_large_as_allowed():
-    assert [list(run) for run in cut([500, 524, 1], range(3), 1024 + END, None)] == [[0, 1], [2]]
+    assert [list(run) for run in cut([(range(3), [500, 524, 1])], 1024 + END, None)] == [[0, 1], [2]]
+
+
+# ---------------------------------------------------------------- blocks and pools
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120), st.integers(0, 9))
+def test_pools_are_filled_with_whole_blocks_and_no_further_than_told(blocks, most, seed):
+    pools = pool(blocks, most, seed)
+    assert [length for length, _ in pools] == blocks
+    filled = Counter()
+    for length, number in pools:
+        filled[number] += length
+    assert set(filled) == set(range(len(filled)))
+    assert all(count <= most or sum(n == number for _, n in pools) == 1 for number, count in filled.items())
+    borders = sorted(filled)
+    for number, after in pairwise(borders):  # no pool is closed before it is full
+        smallest = min(length for length, n in pools if n == after)
+        assert filled[number] + max(length for length, n in pools if n == after) > most or smallest <= most
+
+
+def test_entries_are_shuffled_within_their_pool_only():
+    order = permutation(60, draws(5, [(20, 1), (20, 0), (20, 1)]))
+    assert sorted(order[:20]) == list(range(20, 40)) != list(order[:20])
+    assert sorted(order[20:]) == [*range(20), *range(40, 60)]
+    assert any(number >= 40 for number in order[20:40])  # the two blocks of a pool are mixed
+
+
+def test_each_shard_of_blocks_needs_few_of_them():
+    entries = [Entry(f"{number}.jpg", 5000, 0) for number in range(400)]
+    made = plan(entries, ConvertOptions(max_size=60_000), blocks=[4] * 100)
+    together = [{int(line.split("\t")[3][:-4]) // 4 for line in blob.decode().split("\n")} for _, blob in made]
+    assert sum(map(len, together)) <= 2.5 * 100
+    assert together != sorted(together, key=min)
 
 
 # ---------------------------------------------------------------- the plan
@@ -93,8 +136,10 @@ OPTIONS = ConvertOptions(max_size=10_240)
 
 
 def plan(entries=ENTRIES, options=OPTIONS, **more):
-    lines = [dump_line(entry) for entry in entries]
-    return list(make_plan(lines, [entry.size for entry in entries], options, **more))
+    lines = Spool()
+    for entry in entries:
+        lines.append(dump_line(entry), entry.size)
+    return list(make_plan(lines, options, **more))
 
 
 def test_shards_are_numbered_and_hold_every_line_once():

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from tests.support import images, needs, trees
-from wds_tools.convert import sources, tree
+from wds_tools.convert import sources
 from wds_tools.convert.claim import Claim
+from wds_tools.convert.entries import Request
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.plan import make_plan
 from wds_tools.convert.shard import CHUNK, Job, build_shard, output_scale
+from wds_tools.convert.spool import Spool
 from wds_tools.convert.workspace import Workspace
 from wds_tools.errors import DecodeError, SampleError, SourceChangedError, StoreError
 from wds_tools.image import codec, tiles
@@ -29,12 +31,9 @@ def prepare(source, target, store=LocalStore, **changes):
     """Scan a tree or a table and write the plan of its one shard down; what is left is to build it."""
     options = ConvertOptions(**{"shuffle": False, **changes})
     strict = options.on_error == "raise"
-    if sources.is_list(str(source)):
-        found = sources.read_list(str(source), classes=options.classes, strict=strict)
-    else:
-        found = tree.scan(str(source), classes=options.classes, siblings=options.siblings, strict=strict, map_=map)
-    job = Job(found.root, store(target), options, found.classes, Claim(store(target), options.split, ""))
-    [(plan, lines)] = make_plan(found.lines, found.sizes, options)
+    found = sources.scan(Request(str(source), Spool(), options.classes, strict, options.siblings))
+    job = Job(found.root, found.kind, store(target), options, found.classes, Claim(store(target), options.split, ""))
+    [(plan, lines)] = make_plan(found.lines, options)
     Workspace(job.target, options.split).write_entries(plan.name, lines)
     return job, plan
 
@@ -582,7 +581,7 @@ def test_the_scale_says_how_many_bytes_come_of_one(tmp_path, changes, low, high)
     data = images.jpeg(64, 48, quality=95)
     source = trees.make(tmp_path / "in", {f"a/{number}.jpg": data for number in range(50)})
     job, _ = prepare(source, tmp_path / "out", **changes)
-    lines = tree.scan(str(source), classes=None, siblings=False, strict=True, map_=map).lines
+    lines = sources.scan(Request(str(source), Spool())).lines
     assert low <= output_scale(job, lines) <= high
 
 
@@ -590,16 +589,19 @@ def test_the_scale_is_not_thrown_off_by_what_lies_beside_the_images(tmp_path):
     files = {f"a/{number}.jpg": images.jpeg(64, 48) for number in range(20)}
     source = trees.make(tmp_path / "in", files | {f"a/{number}.txt": bytes(100_000) for number in range(20)})
     job, _ = prepare(source, tmp_path / "out", siblings=True, encode="png")
-    lines = tree.scan(str(source), classes=None, siblings=True, strict=True, map_=map).lines
+    lines = sources.scan(Request(str(source), Spool(), siblings=True)).lines
     assert output_scale(job, lines) < 2
 
 
 def test_the_scale_passes_over_bad_images(tmp_path):
     source = trees.make(tmp_path / "in", {"a/1.jpg": b"", "a/2.jpg": b"", "a/3.jpg": images.jpeg(64, 48)})
     job, _ = prepare(source, tmp_path / "out", encode="npy")
-    lines = tree.scan(str(source), classes=None, siblings=False, strict=True, map_=map).lines
+    lines = sources.scan(Request(str(source), Spool())).lines
     assert output_scale(job, lines) > 2
-    assert output_scale(job, lines[:2]) == 1.0
+    bad = Spool()
+    for line in list(lines)[:2]:
+        bad.append(line, 0)
+    assert output_scale(job, bad) == 1.0
 
 
 # ---------------------------------------------------------------- restart tiles
@@ -706,6 +708,6 @@ def test_the_scale_knows_what_tiles_cost(tmp_path):
     needs.kernel()
     source = trees.make(tmp_path / "in", {f"a/{number}.jpg": TILED["best tables"] for number in range(50)})
     job, _ = prepare(source, tmp_path / "out", tile=True)
-    lines = tree.scan(str(source), classes=None, siblings=False, strict=True, map_=map).lines
+    lines = sources.scan(Request(str(source), Spool())).lines
     expected = len(tiles.tile(TILED["best tables"])) / len(TILED["best tables"])
     assert abs(output_scale(job, lines) / expected - 1) < 0.25  # it counts in blocks

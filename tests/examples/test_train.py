@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,14 +99,17 @@ def test_a_killed_epoch_goes_on_with_another_number_of_processes_and_sees_each_s
 
 
 def test_it_learns_in_a_single_process_without_torchrun(shards: Path, tmp_path: Path) -> None:
-    words = [str(shards), "--epochs=6", "--batch-size=8", f"--checkpoint={tmp_path / 'run.pt'}"]
+    both = shutil.copytree(shards, tmp_path / "shards")
+    make_demo(tmp_path / "val", per_class=20, size=32, seed=1)
+    convert_tree(tmp_path / "val", both, split="val", workers=0)
+    words = [str(both), "--epochs=6", "--batch-size=8", f"--checkpoint={tmp_path / 'run.pt'}"]
     done = subprocess.run(
         [sys.executable, str(TRAIN), *words], capture_output=True, text=True, env=environment(), timeout=DEADLINE
     )
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"epoch (\d): 75 steps, 599 samples, accuracy (\S+)", done.stdout)
-    assert [epoch for epoch, _ in found] == list("012345")
-    assert float(found[-1][1]) > 2 / 6, done.stdout
+    found = re.findall(r"epoch (\d): 75 steps, 599 samples, accuracy (\S+), on val (\S+)", done.stdout)
+    assert [epoch for epoch, _, _ in found] == list("012345")
+    assert min(map(float, found[-1][1:])) > 2 / 6, done.stdout
 
 
 def test_a_finished_run_started_again_has_nothing_to_do(shards: Path, tmp_path: Path) -> None:
@@ -115,3 +119,4 @@ def test_a_finished_run_started_again_has_nothing_to_do(shards: Path, tmp_path: 
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(said)
         assert bool(done.stdout) == bool(said)
+        assert "val" not in done.stdout

@@ -1,4 +1,4 @@
-"""Lightning's Trainer takes a `ShardLoader` as it is, and goes on within an epoch as docs/frameworks.md says."""
+"""Lightning's Trainer takes a `ShardLoader` as it is, and goes on within an epoch as examples/lightning_module.py does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import needs, torchvision_ops
-from tests.support.ranks import ROOT, run_together
+from tests.support.ranks import run_together
 from wds_tools.convert.run import convert_tree
 from wds_tools.tools.demo import make_demo
 
@@ -26,26 +26,9 @@ import lightning
 import torch
 import torch.distributed.nn  # before the group is there, as in examples/train.py
 from torch.nn import functional
+from examples.lightning_module import ResumeWithinEpoch, Shards
 from wds_tools import ShardDataset, ShardLoader
 
-# begin
-class Data(lightning.LightningDataModule):
-    def __init__(self, loader):
-        super().__init__()
-        self.loader = loader
-
-    def train_dataloader(self):
-        self.loader.set_epoch(self.trainer.current_epoch)
-        return self.loader
-
-
-class ResumeWithinEpoch(lightning.Callback):
-    def on_load_checkpoint(self, trainer, module, checkpoint):
-        # The loader gives what is left of the epoch; Lightning must count what is left, too.
-        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-        progress["current"] = dict.fromkeys(progress["current"], 0)
-        progress["total"] = dict.fromkeys(progress["total"], progress["total"]["ready"])
-# end
 
 class Module(lightning.LightningModule):
     def __init__(self):
@@ -79,7 +62,7 @@ trainer = lightning.Trainer(
 )
 loader = ShardLoader(dataset, batch_size=4, num_workers=workers)
 try:
-    trainer.fit(module, Data(loader), ckpt_path=checkpoint if resume else None, weights_only=False)
+    trainer.fit(module, Shards(loader), ckpt_path=checkpoint if resume else None, weights_only=False)
 except SystemExit:
     pass
 print(json.dumps({"seen": module.seen, "steps": trainer.global_step, "epoch": loader.state_dict()["epoch"]}))
@@ -148,9 +131,3 @@ def test_a_run_that_was_ended_within_an_epoch_goes_on_with_another_number_of_ran
     assert _seen(first, 0) + _seen(second, 0) == _keys(shards)
     assert _seen(second, 1) == _keys(shards)
     assert [rank["epoch"] for rank in second] == [2, 2]
-
-
-def test_the_recipe_is_the_one_in_the_documentation() -> None:
-    recipe = _CODE.partition("# begin\n")[2].partition("# end\n")[0]
-    assert recipe.strip()
-    assert recipe in (ROOT / "docs" / "frameworks.md").read_text()

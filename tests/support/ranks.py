@@ -27,20 +27,15 @@ def environment(**more: str) -> dict[str, str]:
     return {**ours, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **more}
 
 
-class Torchrun:
-    """``torchrun --nproc-per-node RANKS SCRIPT WORDS…``. Everything of it is gone after the ``with`` block."""
+class Command:
+    """A Python process and what it starts. Everything of it is gone after the ``with`` block."""
 
-    def __init__(self, ranks: int, script: Path, *words: str | os.PathLike[str]) -> None:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    def __init__(self, *words: str | os.PathLike[str]) -> None:
         self._process = subprocess.Popen(
-            [*command, str(script), *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment(),
+            [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
         )
 
-    def __enter__(self) -> Torchrun:
+    def __enter__(self) -> Command:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -48,7 +43,7 @@ class Torchrun:
         self._process.communicate(timeout=DEADLINE)
 
     def ranks(self) -> list[int]:
-        """The processes that torchrun has started."""
+        """The processes that it has started."""
         return _children(self._process.pid)
 
     def until(self, condition: Callable[[], object]) -> None:
@@ -61,15 +56,33 @@ class Torchrun:
             assert time.monotonic() < deadline, "it neither goes on nor ends"
 
     def kill(self) -> None:
-        """End torchrun and all that it has started at once, as a power cut does."""
+        """End it and all that it has started at once, as a power cut does."""
         for pid in (self._process.pid, *_descendants(self._process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Stand still, so that what lies on the disk is what a kill at this moment leaves. Of a process on its own."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> tuple[int, str]:
         """Wait for its end: exit code, and all that it wrote. Its pipe ends with the last process that holds it."""
         out, _ = self._process.communicate(timeout=DEADLINE)
         return self._process.returncode, out
+
+
+class Torchrun(Command):
+    """``torchrun --nproc-per-node RANKS SCRIPT WORDS…``."""
+
+    def __init__(self, ranks: int, script: Path, *words: str | os.PathLike[str]) -> None:
+        super().__init__(
+            *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(script)), *words
+        )
 
 
 def run_together(code: str, each: Sequence[tuple[dict[str, str], list[str]]]) -> list[Any]:

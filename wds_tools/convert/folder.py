@@ -11,7 +11,7 @@ import os
 import stat
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from wds_tools.convert import entries, keys
@@ -50,7 +50,7 @@ class Found:
     ignored: Counter[str] = field(default_factory=Counter)
 
 
-def check_keys(lines: list[str]) -> None:
+def check_keys(lines: Iterable[str]) -> None:
     """Refuse two entries with one key."""
     seen: dict[str, str] = {}
     for line in lines:

@@ -74,3 +74,9 @@ def key_of(path: str) -> str:
     while stem.startswith("../"):
         stem = stem[3:]
     return clean(stem)
+
+
+def key_of_member(name: str) -> str:
+    """The key of a sample that its source calls ``<key>.<ext>``: up to the first dot of the basename, as tar readers have it."""
+    folder, slash, base = name.rpartition("/")
+    return clean(folder + slash + base.partition(".")[0])

@@ -34,7 +34,9 @@ class ConvertOptions:
     that images become; ``quality`` (1 to 100) applies to what is encoded anew. ``tile`` gives JPEGs restart tiles, without
     loss, so that a reader can cut a crop out before it decodes. ``classes`` fixes the class names and
     their indexes. ``metadata`` adds a ``json`` field with the source path and a list's further columns. ``siblings``
-    makes files of the same stem fields of one sample. ``on_error`` is ``raise`` or ``skip``.
+    makes files of the same stem fields of one sample. ``images`` and ``labels`` name the columns of a source that has
+    several (a dataset in HDF5, a column of a parquet file, a feature of TFRecords), or the file with the labels of an
+    ``.npy``. ``on_error`` is ``raise`` or ``skip``.
     """
 
     split: str = "train"
@@ -49,9 +51,12 @@ class ConvertOptions:
     classes: tuple[str, ...] | None = None
     metadata: bool = False
     siblings: bool = False
+    images: str | None = None
+    labels: str | None = None
     on_error: str = "raise"
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         if not _SPLIT.fullmatch(self.split):
             raise OptionError(f"split {self.split!r} cannot name shards; use letters, digits, '-' and '_'")
         if self.max_size < 10_240:
@@ -81,6 +86,25 @@ class ConvertOptions:
             twice = next(name for number, name in enumerate(self.classes) if name in self.classes[:number])
             raise OptionError(f"class {twice!r} is listed twice")
 
+    def _check_kinds(self) -> None:
+        """Text where a number or a list is meant, as from a file of settings, is a mistake that could go far."""
+        if isinstance(self.classes, list):
+            object.__setattr__(self, "classes", tuple(self.classes))
+        for name, kind, wanted in (
+            ("split", str, "a name"),
+            ("max_size", int, "a number of bytes, such as 256_000_000"),
+            ("max_count", int, "a whole number"),
+            ("seed", int, "a whole number"),
+            ("image_size", int, "a number of pixels"),
+            ("quality", int, "a whole number"),
+            ("classes", tuple, "a tuple of names"),
+            *((name, bool, "True or False") for name in ("shuffle", "tile", "metadata", "siblings")),
+        ):
+            value = getattr(self, name)
+            optional = name in ("max_count", "image_size", "quality", "classes")
+            if not (isinstance(value, kind) or (value is None and optional)):
+                raise OptionError(f"{name} is {value!r}; it must be {wanted}")
+
     @property
     def transcodes(self) -> bool:
         """Whether any image's bytes may change."""
@@ -90,6 +114,8 @@ class ConvertOptions:
         """What decides the shards' bytes, as the manifest lists it. Class names stand in the manifest itself."""
         values = asdict(self)
         del values["split"], values["classes"]
-        if not self.tile:
-            del values["tile"]  # so that datasets made before there were tiles are still seen to be what is asked for
+        # So that datasets made before there were these options are still seen to be what is asked for.
+        for name, default in (("tile", False), ("images", None), ("labels", None)):
+            if values[name] == default:
+                del values[name]
         return values

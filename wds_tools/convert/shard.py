@@ -13,10 +13,8 @@ have (an ETag) is no digest of the whole where parts are encrypted, and nothing 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,12 +25,14 @@ from wds_tools.convert.claim import Claim
 from wds_tools.convert.entries import Entry
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.plan import settings_digest
+from wds_tools.convert.sources import open_origin
+from wds_tools.convert.spool import Spool
 from wds_tools.convert.workspace import Workspace
-from wds_tools.errors import SampleError, SourceChangedError, StoreError
+from wds_tools.errors import SampleError, StoreError
 from wds_tools.format import index, tar
 from wds_tools.format.digest import DigestReader
 from wds_tools.image import tiles
-from wds_tools.image.kinds import check, sniff
+from wds_tools.image.kinds import EXTENSIONS, check, sniff
 from wds_tools.records import Receipt, ShardPlan, Skipped
 from wds_tools.store.base import Store
 
@@ -46,8 +46,6 @@ _Field = tuple[str, bytes]
 # The line of a sample of one file whose name can be its key as it is: label, size, mtime, key, suffix.
 _PLAIN = re.compile(rf"(\d*)\t(\d+)\t(\d+)\t({keys.CLEAN})(\.[A-Za-z0-9]+)")
 _ZEROS = bytes(tar.BLOCK)
-_OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-_DIR_FD = os.open in os.supports_dir_fd
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,7 @@ class Job:
     """What all shards of a conversion have in common."""
 
     source: str
+    kind: str
     target: Store
     options: ConvertOptions
     classes: tuple[str, ...]
@@ -127,9 +126,7 @@ class _Packer:
         self._job = job
         self._tick = tick
         self._labels: dict[str, tuple[int, bytes]] = {}
-        self._folder: int | None = None
-        # The whole path for systems that cannot open relative to a folder.
-        self._prefix = "" if _DIR_FD else job.source + os.sep
+        self._origin = open_origin(job.kind, job.source)
 
     @property
     def fields(self) -> dict[str, int]:
@@ -152,14 +149,7 @@ class _Packer:
         options = self._job.options
         gathers = options.transcodes or options.metadata
         flushed = ticked = ticked_bytes = 0
-        if _DIR_FD:
-            try:
-                self._folder = os.open(self._job.source, os.O_RDONLY)
-            except OSError as error:
-                raise SourceChangedError(
-                    f"source {self._job.source!r} cannot be opened any more ({error.strerror}); run again when it is back"
-                ) from error
-        try:
+        with self._origin:
             for number, line in enumerate(lines, start=1):
                 try:
                     plain = None if gathers or "\\" in line else _PLAIN.fullmatch(line)
@@ -180,9 +170,6 @@ class _Packer:
             self._put(tar.END)
             yield self._flush()
             self._tick(len(lines) - ticked, self.source_bytes - ticked_bytes)
-        finally:
-            if self._folder is not None:
-                os.close(self._folder)
 
     def _flush(self) -> bytes:
         chunk = b"".join(self._parts)
@@ -221,7 +208,7 @@ class _Packer:
     def _add_gathered(self, entry: Entry) -> None:
         """Append a sample of several fields, or of an image that is encoded anew."""
         gathered = self._gather(entry)
-        key = keys.key_of(entry.path)
+        key = keys.key_of_member(entry.path) if entry.at else keys.key_of(entry.path)
         line = []
         for ext, data in gathered:
             name = f"{key}.{ext}"
@@ -251,9 +238,11 @@ class _Packer:
     def _gather(self, entry: Entry) -> list[_Field]:
         """The image, encoded anew if the options ask, its siblings, the metadata, and the label."""
         options = self._job.options
-        data = self._read(entry.path, entry.size, entry.mtime_ns)
-        kind = _whole_image(data, entry.path)
-        if options.transcodes:
+        data = self._read(entry.path, entry.size, entry.mtime_ns, entry.at)
+        ext = entry.path.rpartition(".")[2]
+        is_image = self._origin.images or ext in EXTENSIONS
+        kind = _whole_image(data, entry.path) if is_image else ext
+        if options.transcodes and is_image:
             try:
                 kind, data = transcode(data, kind, options)
             except SampleError as error:
@@ -261,7 +250,7 @@ class _Packer:
         if options.tile and kind == "jpg":
             data = self._tile(data)
         gathered: list[_Field] = [(kind, data)]
-        gathered += [(s.ext, self._read(s.path, s.size, s.mtime_ns)) for s in entry.siblings]
+        gathered += [(s.ext, self._read(s.path, s.size, s.mtime_ns, s.at)) for s in entry.siblings]
         if options.metadata or entry.metadata is not None:
             if any(sibling.ext == "json" for sibling in entry.siblings):
                 raise SampleError("it has a json file beside it, so --metadata has no place", repr(entry.path))
@@ -283,34 +272,13 @@ class _Packer:
             self.tiled_to += len(tiled)
         return tiled
 
-    def _read(self, path: str, size: int, mtime_ns: int) -> bytes:
-        """The bytes of a source file, which must be as the plan saw it."""
+    def _read(self, path: str, size: int, mtime_ns: int, at: str = "") -> bytes:
+        """The bytes of a field, which must be as the plan saw it."""
         if size > tar.MAX_SIZE:
             raise SampleError(
                 f"too large: {size} bytes, and a member of a shard has at most {tar.MAX_SIZE}", repr(path)
             )
-        try:
-            fd = os.open(self._prefix + path, _OPEN, dir_fd=self._folder)
-            try:
-                status = os.fstat(fd)
-                # One byte more than expected, to notice that a file has grown.
-                data = os.read(fd, size + 1)
-                while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
-                    data += more
-            finally:
-                os.close(fd)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
-                raise SourceChangedError(
-                    f"{path!r} is gone since the plan was made; run again for a new plan"
-                ) from error
-            raise SampleError(f"unreadable: {error.strerror}", repr(path)) from error
-        if len(data) != size or status.st_mtime_ns != mtime_ns:
-            now = f"{status.st_size} bytes now" if status.st_size != size else "other content now"
-            raise SourceChangedError(
-                f"{path!r} changed since the plan was made ({size} bytes then, {now}); run again for a new plan"
-            )
-        return data
+        return self._origin.read(path, size, mtime_ns, at)
 
 
 def _whole_image(data: bytes, path: str) -> str:
@@ -340,15 +308,13 @@ def transcode(data: bytes, kind: str, options: ConvertOptions) -> _Field:
     return wanted, codec.transcode(data, wanted, size=size, quality=options.quality)
 
 
-def output_scale(job: Job, lines: list[str], probes: int = 32) -> float:
+def output_scale(job: Job, lines: Spool, probes: int = 32) -> float:
     """Expected output bytes per source byte, from a few entries spread over the source; 1.0 when nothing is encoded."""
     if not job.options.transcodes:
         return 1.0
-    probes = min(probes, len(lines))
-    picked = [lines[number * len(lines) // probes] for number in range(probes)]
     skipping = replace(job, options=replace(job.options, on_error="skip"))
     packer = _Packer(skipping, lambda samples, size: None)
-    for _ in packer.chunks(picked):
+    for _ in packer.chunks(lines.pick(probes)):
         pass
     overhead = len(packer.lines) * 4 * tar.BLOCK
     return max(packer.size - overhead, 1) / max(packer.source_bytes, 1) if packer.lines else 1.0

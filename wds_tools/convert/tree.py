@@ -5,30 +5,33 @@ Each class folder is scanned by itself (`folder.py`), so that processes can shar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
 
 from wds_tools.convert import keys
-from wds_tools.convert.entries import Source
-from wds_tools.convert.folder import Folder, Found, check_keys, scan_folder
+from wds_tools.convert.entries import Request, Source
+from wds_tools.convert.folder import Folder, check_keys, scan_folder
+from wds_tools.convert.spool import Spool
 from wds_tools.errors import SourceError
+from wds_tools.format import manifest
+from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.records import Skipped
 
-Map = Callable[[Callable[[Folder], Found], list[Folder]], Iterable[Found]]
+_TRAINING = {"train", "training"}
+_SPLIT_NAMES = _TRAINING | {"val", "valid", "validation", "test", "testing"}
 
-_SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
+def scan(request: Request) -> Source:
+    """Find every sample below a folder.
 
-def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: bool, map_: Map) -> Source:
-    """Find every sample below ``root``.
-
-    ``classes`` fixes names and indexes (those of the training split, or of a file); a class folder that is not among
-    them is a `SourceError`. ``strict`` raises for what is otherwise skipped. ``map_`` spreads the folders over processes
-    and keeps their order.
+    Classes that are fixed are those of the training split, or of a file; a class folder that is not among them is a
+    `SourceError`.
     """
+    root, lines, classes = os.path.abspath(request.path), request.lines, request.classes
+    siblings, strict = request.siblings, request.strict
     folders, files, skipped = _list_root(root)
     flat = siblings and not folders
     if not flat:
@@ -41,24 +44,24 @@ def scan(root: str, *, classes: tuple[str, ...] | None, siblings: bool, strict: 
         skipped += [Skipped(name, "not inside a class folder") for name in files]
 
     names = () if flat else classes if classes is not None else tuple(folders)
-    source = Source(root, [], array("q"), names, "", skipped)
-    sizes = array("q")
+    source = Source(root, lines, names, "", skipped)
     digest = hashlib.sha256()
     empty = []
     ignored: Counter[str] = Counter()
-    for job, found in zip(jobs, map_(scan_folder, jobs), strict=True):
+    for job, found in zip(jobs, request.map_(scan_folder, jobs), strict=True):
         if found.lines:
-            source.lines += found.lines.split("\n")
+            sizes = array("q")
             sizes.frombytes(found.sizes)
+            lines.extend(found.lines.split("\n"), sizes)
         elif not flat:
             empty.append(job.name)
         digest.update(found.digest)
         source.skipped += found.skipped
         ignored += found.ignored
-    source.sizes, source.digest = sizes, digest.hexdigest()
+    source.digest = digest.hexdigest()
     source.empty_classes, source.ignored = tuple(empty), dict(ignored)
-    _check_across_folders(folders, source.lines)
-    if not source.lines:
+    _check_across_folders(folders, lines)
+    if not len(lines):
         raise SourceError(_nothing_found(root, source))
     return source
 
@@ -87,11 +90,14 @@ def _list_root(root: str) -> tuple[list[str], list[str], list[Skipped]]:
 
 
 def _check_layout(root: str, folders: list[str], files: list[str], skipped: list[Skipped]) -> None:
-    if folders and set(map(str.lower, folders)) <= _SPLIT_NAMES:
-        example = folders[-1]
+    _refuse_splits(root, folders)
+    if len(folders) == 1:  # perhaps one level too high
+        inner = os.path.join(root, folders[0])
+        with contextlib.suppress(OSError):
+            _refuse_splits(inner, _list_root(inner)[0])
+    if not folders and any(name.endswith(".tar") or name == manifest.NAME for name in files):
         raise SourceError(
-            f"{root!r} holds splits ({', '.join(folders)}), not classes; convert them one by one, for example "
-            f"'wds-tools convert {os.path.join(root, example)} OUT --split {example}'"
+            f"{root!r} holds shards already; read them as they are, or turn them back into images with 'wds-tools extract'"
         )
     if not folders and not files:
         found = f"holds only what is passed over ({skipped[0].path!r}: {skipped[0].reason})" if skipped else "is empty"
@@ -99,7 +105,20 @@ def _check_layout(root: str, folders: list[str], files: list[str], skipped: list
     if not folders:
         raise SourceError(
             f"{root!r} has no class folders; images are expected as {os.path.join(root, '<class>', '<image>')} "
-            "(for unlabelled images use --siblings, for labels in a table give a CSV, TSV or JSONL file as SRC)"
+            "(if this folder is one class, give the folder that it lies in; for unlabelled images use --siblings, for labels "
+            "in a table give a CSV, TSV or JSONL file as SRC)"
+        )
+
+
+def _refuse_splits(root: str, folders: list[str]) -> None:
+    """Folders that only a dataset of several splits has, though others may lie beside them, such as annotations."""
+    lower = set(map(str.lower, folders))
+    if folders and (lower <= _SPLIT_NAMES or (lower & _TRAINING and lower & (_SPLIT_NAMES - _TRAINING))):
+        splits = [name for name in folders if name.lower() in _SPLIT_NAMES]
+        example = splits[-1]
+        raise SourceError(
+            f"{root!r} holds splits ({', '.join(splits)}), not classes; convert them one by one, for example "
+            f"'wds-tools convert {os.path.join(root, example)} OUT --split {example}'"
         )
 
 
@@ -124,10 +143,13 @@ def _nothing_found(root: str, source: Source) -> str:
             f"{root!r} has no usable image: {len(source.skipped)} skipped, the first is {first.path!r}: {first.reason}"
         )
     kinds = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in sorted(source.ignored.items())[:5])
-    return f"{root!r} has no images in its class folders" + (f", only other files ({kinds})" if kinds else "")
+    what = f", only other files ({kinds})" if kinds else ""
+    return (
+        f"{root!r} has no images in its class folders{what}; images end in {', '.join(f'.{ext}' for ext in EXTENSIONS)}"
+    )
 
 
-def _check_across_folders(folders: list[str], lines: list[str]) -> None:
+def _check_across_folders(folders: list[str], lines: Spool) -> None:
     """Keys begin with the folder's name, so they can only meet across folders whose names clean to the same."""
     cleaned = {keys.clean(name + "/x") for name in folders}
     if len(cleaned) < len(folders) or any(len(name) >= keys.MAX_KEY // 2 for name in folders):

@@ -7,6 +7,8 @@ over all ranks and workers, and the length is known. `ShardLoader` adds even bat
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -159,5 +161,10 @@ def _check_webdataset_options(options: dict[str, Any]) -> None:
         asks = value not in (None, False) and getattr(value, "__name__", "") != "reraise_exception"
         if name in _REFUSED and asks:
             raise OptionError(f"{name}={value!r} cannot be given to ShardDataset; {_REFUSED[name]}")
+        if name in ("batch_size", "num_workers", "tail", "ledger", "pin_memory", "persistent_workers"):
+            raise OptionError(f"{name} cannot be given to ShardDataset; give it to ShardLoader")
         if name not in _ACCEPTED and name not in _REFUSED:
-            raise OptionError(f"{name} cannot be given to ShardDataset; see its documentation for what can")
+            known = [each for each in inspect.signature(ShardDataset).parameters if each != "webdataset_options"]
+            alike = difflib.get_close_matches(name, known, 1)
+            advice = f"did you mean {alike[0]}?" if alike else f"what can is {', '.join(known)}"
+            raise OptionError(f"{name} cannot be given to ShardDataset; {advice}")

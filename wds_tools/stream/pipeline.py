@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from multiprocessing.context import get_spawning_popen
@@ -18,7 +19,7 @@ from webdataset.pipeline import DataPipeline
 
 from wds_tools.errors import OptionError
 from wds_tools.stream import decoders, sequential
-from wds_tools.stream.batch import Fields
+from wds_tools.stream.batch import Fields, check_transform
 from wds_tools.stream.order import Order, Topology
 from wds_tools.stream.partition import whole_number
 from wds_tools.stream.reader import SampleDict, ShardReader, shards_at_once
@@ -49,14 +50,15 @@ class ShardPipeline(DataPipeline, FluidInterface):  # type: ignore[misc]  # webd
         super().__init__()
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or 'skip'")
-        if max_errors is not None and max_errors < 0:
-            raise OptionError(f"max_errors is {max_errors}; it must be at least 0")
-        if rank is not None or world_size is not None:
-            find_world(rank, world_size)  # refuses what cannot be
+        if max_errors is not None:
+            max_errors = whole_number("max_errors", max_errors, 0)
         self.fields = Fields(fields)
+        check_transform(transform)
         self.transform = transform
         self.on_error = on_error
         self.max_errors = max_errors
+        if rank is not None or world_size is not None:
+            find_world(rank, world_size)  # refuses what cannot be
         self.given_world = (rank, world_size)
         self._epoch = _Epoch()
         self.pipeline.append(_Source(self))
@@ -74,7 +76,7 @@ class ShardPipeline(DataPipeline, FluidInterface):  # type: ignore[misc]  # webd
 
     def __getitem__(self, number: int) -> SampleDict:
         """The sample at a position in the manifest's order, by one read; negative positions count from the end."""
-        count = len(self)
+        count, number = len(self), operator.index(number)
         if not -count <= number < count:
             raise IndexError(f"sample {number} of {count}")
         shard, index = self.order.locate(number % count)

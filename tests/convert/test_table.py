@@ -4,7 +4,9 @@ import os
 import pytest
 
 from tests.support import trees
-from wds_tools.convert import entries, sources
+from wds_tools.convert import entries, table
+from wds_tools.convert.entries import Request
+from wds_tools.convert.spool import Spool
 from wds_tools.errors import SampleError, SourceError
 
 
@@ -20,7 +22,7 @@ def write_list(root, name, content):
 
 
 def read(root, name, content, classes=None, strict=True):
-    source = sources.read_list(write_list(root, name, content), classes=classes, strict=strict)
+    source = table.scan(Request(write_list(root, name, content), Spool(), classes, strict))
     return source, [entries.load_line(line) for line in source.lines]
 
 
@@ -80,7 +82,7 @@ def test_every_kind_of_table_names_the_same_samples(root, name):
 )
 def test_a_table_is_known_by_its_suffix(tmp_path, name, is_list):
     (tmp_path / "d.csv").mkdir()
-    assert sources.is_list(str(tmp_path / name)) is is_list
+    assert table.is_list(str(tmp_path / name)) is is_list
 
 
 # ---------------------------------------------------------------- labels, classes, more columns
@@ -266,7 +268,7 @@ def test_a_table_that_is_wrong_is_refused_with_the_place(root, name, content, sa
 
 def test_a_table_that_is_not_there_or_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(SourceError, match=r"cannot read '.*none.csv': No such file"):
-        sources.read_list(str(tmp_path / "none.csv"), classes=None, strict=True)
+        table.scan(Request(str(tmp_path / "none.csv"), Spool()))
 
 
 # ---------------------------------------------------------------- the digest of a table
