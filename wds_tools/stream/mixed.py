@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -85,20 +85,27 @@ class MixedLine:
         return self._order.epoch_size
 
     def ids(self, start: int, stop: int) -> Ids:
-        return self.delivered(start, stop, 0, stop - start)
+        return self._gathered(start, stop, lambda number, begin, end: self._sources[number].ids(begin, end))
 
     def delivered(self, first: int, last: int, start: int, stop: int) -> Ids:
-        turn = self._start + first
-        since, until = self._order.schedule.counts(turn), self._order.schedule.counts(self._start + last)
-        numbers, draw = self._order.schedule.turns(turn + start, turn + stop)
+        # What a stream has of a source, a stretch of turns being a stretch of each source's draws.
+        counts = self._order.schedule.counts
+        since, until = counts(self._start + first).tolist(), counts(self._start + last).tolist()
+
+        def part(number: int, begin: int, end: int) -> tuple[Ids, Ids]:
+            low = since[number]
+            return self._sources[number].delivered(low, until[number], begin - low, end - low)
+
+        return self._gathered(first + start, first + stop, part)
+
+    def _gathered(self, start: int, stop: int, part: Callable[[int, int, int], tuple[Ids, Ids]]) -> Ids:
+        """Turns filled with ``part`` of each source: given its number, and its draws from where to where."""
+        numbers, draw = self._order.schedule.turns(self._start + start, self._start + stop)
         result = np.empty_like(draw)
         for number in np.unique(numbers).tolist():
             where = np.flatnonzero(numbers == number)
-            begin = int(draw[where[0]] - since[number])
-            # Its draws in a stretch of turns are a stretch as well.
-            positions, rounds = self._sources[number].delivered(
-                int(since[number]), int(until[number]), begin, begin + len(where)
-            )
+            begin = int(draw[where[0]])
+            positions, rounds = part(number, begin, begin + len(where))
             result[where] = self._order.name(self._order.firsts[number] + positions, rounds)
         return result
 
@@ -108,6 +115,9 @@ class _BalancedSource:
 
     def __init__(self, order: BalancedOrder) -> None:
         self._line = BalancedLine(order, 0)
+
+    def ids(self, start: int, stop: int) -> tuple[Ids, Ids]:
+        return self._line.drawn(start, stop)
 
     def delivered(self, first: int, last: int, start: int, stop: int) -> tuple[Ids, Ids]:
         return self._line.drawn(first + start, first + stop)

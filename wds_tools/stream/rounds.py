@@ -10,7 +10,7 @@ A sample that comes again is augmented anew, so its coming has an id that tells 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -81,10 +81,13 @@ class RoundsOrder(Order):
 
 
 class Draws(Protocol):
-    """The draws from one source, without end."""
+    """The draws from one source, without end; answers are positions and rounds."""
+
+    def ids(self, start: int, stop: int) -> tuple[Ids, Ids]:
+        """The draws in line order."""
 
     def delivered(self, first: int, last: int, start: int, stop: int) -> tuple[Ids, Ids]:
-        """What a stream over draws ``first`` to ``last`` delivers as ``start`` to ``stop``: positions and rounds."""
+        """What a stream over draws ``first`` to ``last`` delivers as its samples ``start`` to ``stop``."""
 
 
 class LargeSource:
@@ -95,17 +98,26 @@ class LargeSource:
         self._size = order.num_samples
         self._lines: dict[int, Line] = {}
 
+    def ids(self, start: int, stop: int) -> tuple[Ids, Ids]:
+        return self._over_rounds(start, stop, lambda line, begin, since, until: line.ids(since - begin, until - begin))
+
     def delivered(self, first: int, last: int, start: int, stop: int) -> tuple[Ids, Ids]:
-        parts, rounds = [], []
-        at, end = first + start, first + stop
-        while at < end:
-            number = at // self._size
-            begin = number * self._size
-            since, until, upto = max(first, begin), min(last, begin + self._size), min(end, begin + self._size)
-            parts.append(self._line(number).delivered(since - begin, until - begin, at - since, upto - since))
-            rounds.append(np.full(upto - at, number))
-            at = upto
-        return _joined(parts), _joined(rounds)
+        def part(line: Line, begin: int, since: int, until: int) -> Ids:
+            low, high = max(first, begin), min(last, begin + self._size)
+            return line.delivered(low - begin, high - begin, since - low, until - low)
+
+        return self._over_rounds(first + start, first + stop, part)
+
+    def _over_rounds(self, start: int, stop: int, part: Callable[[Line, int, int, int], Ids]) -> tuple[Ids, Ids]:
+        """``part`` of each round's line: given the draw that the round begins with, and from where to where it reaches."""
+        positions, rounds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        while start < stop:
+            number = start // self._size
+            until = min(stop, (number + 1) * self._size)
+            positions.append(part(self._line(number), number * self._size, start, until))
+            rounds.append(np.full(until - start, number, np.int64))
+            start = until
+        return np.concatenate(positions), np.concatenate(rounds)
 
     def _line(self, number: int) -> Line:
         line = self._lines.get(number)
@@ -126,13 +138,12 @@ class SmallSource:
         self._size = order.num_samples
         self._key = make_key(seed, Purpose.ROUND) if order.shuffle else None
 
-    def delivered(self, first: int, last: int, start: int, stop: int) -> tuple[Ids, Ids]:
-        number = np.arange(first + start, first + stop, dtype=np.int64)
+    def ids(self, start: int, stop: int) -> tuple[Ids, Ids]:
+        number = np.arange(start, stop, dtype=np.int64)
         rounds, positions = number // self._size, number % self._size
         if self._key is not None:
             positions = permuted(positions, np.full_like(positions, self._size), draws(self._key, rounds))
         return positions, rounds
 
-
-def _joined(parts: Sequence[Any]) -> Ids:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+    def delivered(self, first: int, last: int, start: int, stop: int) -> tuple[Ids, Ids]:
+        return self.ids(first + start, first + stop)
