@@ -237,6 +237,7 @@ def test_a_sample_that_comes_again_has_another_seed_whichever_epoch_it_is_met_in
     assert len(often) == 5
     assert len(set(order.seeds(0, ids).tolist())) == 10
     assert order.seeds(0, ids).tolist() == order.seeds(7, ids).tolist()
+    assert int(order.seeds(0, np.arange(10_000)).max()) < 2**63
     short = replace(order, epoch_size=2)
     parts = [short.line(epoch).ids(0, 2) for epoch in range(5)]
     assert np.concatenate(parts).tolist() == ids.tolist()

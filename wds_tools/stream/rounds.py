@@ -67,7 +67,8 @@ class RoundsOrder(Order):
     def seeds(self, epoch: int, ids: Ids) -> npt.NDArray[np.uint64]:
         """A coming's seed: from its own round, whichever epoch that is met in."""
         positions, rounds = self.split(ids)
-        return keyed_draws(draws(make_key(self.seed, Purpose.SAMPLE, Purpose.ROUND), rounds), positions)
+        found = keyed_draws(draws(make_key(self.seed, Purpose.SAMPLE, Purpose.ROUND), rounds), positions)
+        return np.asarray(found >> np.uint64(1))  # as `sample_rng_seed`: below 2**63, to fit into an int64
 
     @cached_property
     def schedule(self) -> Schedule:
