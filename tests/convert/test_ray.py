@@ -481,7 +481,7 @@ def test_fault_43_ctrl_c_ends_the_tasks_on_the_cluster_with_130(
         command.signal(signal.SIGINT, everyone=True)
         said = command.finish()
     assert (said.code, said.out) == (130, "")
-    assert said.err.strip() == "Interrupted. Run the same command again; convert goes on where it was."
+    assert said.err.strip() == "Interrupted. Run the same command again; it goes on where it was."
     assert not list(out.rglob("*.tmp")), "its tasks were not ended, or not in peace"
     assert not (out / "info.json").exists()
     standing = processes.standing(out)
@@ -502,7 +502,7 @@ def test_fault_43_a_cluster_for_one_run_is_gone_with_it(number: signal.Signals, 
         if number == signal.SIGINT:
             said = command.finish()  # when all of its processes are gone
             assert (said.code, said.out) == (130, "")
-            assert said.err.strip() == "Interrupted. Run the same command again; convert goes on where it was."
+            assert said.err.strip() == "Interrupted. Run the same command again; it goes on where it was."
         else:  # two helpers of Ray's take a minute to see that they are alone
             command.until(lambda: False)
             processes_until(lambda: not working(command))
