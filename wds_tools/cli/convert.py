@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 from dataclasses import asdict
 
@@ -46,6 +48,12 @@ def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     return names
 
 
+def _close_to_strangers() -> None:
+    """Ray listens on the network and runs what it is sent: one that is started for this run asks for a token of this run."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
 @click.command(
     "convert",
     epilog="Example: wds-tools convert imagenet/train shards --split train --workers 8",
@@ -66,7 +74,9 @@ def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option(
     "--shuffle/--no-shuffle", default=True, show_default=True, help="Shuffle, or keep the order of the names."
 )
-@click.option("--workers", type=int, help="Processes that share the work.  [default: one a core]")
+@click.option(
+    "--workers", type=int, help="Processes that share the work, or Ray tasks at a time.  [default: one a core]"
+)
 @click.option("--image-size", type=int, help="Shrink images to this shorter side in pixels; none is enlarged.")
 @click.option("--quality", type=int, help="Quality (1-100) of images that are encoded anew.  [default: 90]")
 @click.option(
@@ -87,7 +97,18 @@ def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     show_default=True,
     help="Stop at a bad image, or skip it and list it at the end.",
 )
-@click.option("--engine", type=click.Choice(["process"]), default="process", show_default=True, help="Where tasks run.")
+@click.option(
+    "--engine",
+    type=click.Choice(["process", "ray"]),
+    default="process",
+    show_default=True,
+    help="Where tasks run: in processes of this machine, or on a Ray cluster.",
+)
+@click.option(
+    "--ray-address",
+    metavar="HOST:PORT",
+    help="The Ray cluster, 'auto' for this machine's.  [default: RAY_ADDRESS, else one started for this run]",
+)
 @click.option("--task", callback=_task, metavar="I/N", help="Make only part I of N, counted from 0 (job arrays).")
 @click.option("--overwrite", is_flag=True, help="Replace the split if OUT has it already.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -96,6 +117,7 @@ def command(
     out: str,
     workers: int | None,
     engine: str,
+    ray_address: str | None,
     task: tuple[int, int] | None,
     overwrite: bool,
     as_json: bool,
@@ -108,6 +130,10 @@ def command(
     s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as AWS_PROFILE and
     AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
     """
+    if engine == "ray":
+        ray_address = ray_address or os.environ.get("RAY_ADDRESS") or None
+        if ray_address is None:
+            _close_to_strangers()
     started = time.monotonic()
     with progress("converting", quiet=as_json) as bar:
         result = convert_tree(
@@ -116,12 +142,16 @@ def command(
             ConvertOptions(**options),  # type: ignore[arg-type]
             workers=workers,
             engine=engine,
+            ray_address=ray_address,
             task=task,
             overwrite=overwrite,
             progress=bar,
         )
     if as_json:
-        print_json(asdict(result))
+        answer = asdict(result)
+        if engine != "ray":
+            del answer["nodes"]
+        print_json(answer)
     else:
         _summarise(result, time.monotonic() - started)
         if options["tile"] and result.built and not result.tiled:
@@ -143,6 +173,9 @@ def _summarise(result: Result, seconds: float) -> None:
         click.echo(f"{result.tiled:,} of {count_text(result.jpegs, 'JPEG')} tiled; their size changed by {growth:+.1%}")
     for note in result.notes[:SHOWN]:
         click.echo(note, err=True)
+    for node in result.nodes:
+        work = f"{count_text(node.tasks, 'shard')}, {count_text(node.samples, 'sample')}, {size_text(node.source_bytes)} read"
+        click.echo(f"node {node.host} ({node.address}): {work}")
     for name in result.empty_classes[:SHOWN]:
         click.echo(f"class {name!r} has no images", err=True)
     if len(result.empty_classes) > SHOWN:
