@@ -76,6 +76,13 @@ def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option("--classes", callback=_classes, metavar="FILE", help="Class names, one a line, in the order of indexes.")
 @click.option("--metadata", is_flag=True, help="Add a json field with the source path and a table's other columns.")
 @click.option("--siblings", is_flag=True, help="Files of one stem (a.jpg a.txt a.json) become fields of one sample.")
+@click.option("--images", metavar="NAME", help="The column, dataset or feature that holds the images.")
+@click.option(
+    "--labels", metavar="NAME", help="The column, dataset or feature that holds the labels; 'none' for no labels."
+)
+@click.option(
+    "--first-label", default=0, show_default=True, help="What labels count from, such as 1 in ImageNet's TFRecords."
+)
 @click.option(
     "--on-error",
     type=click.Choice(ON_ERROR),
@@ -99,9 +106,11 @@ def command(
 ) -> None:
     """Turn SRC into shards in OUT.
 
-    SRC is a folder of class folders (SRC/cat/001.jpg), or a table (.csv, .tsv, .jsonl) with the columns path and label
-    or class. OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as
-    AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
+    SRC is a folder of class folders (SRC/cat/001.jpg); a table (.csv, .tsv, .jsonl) with the columns path and label or
+    class; TFRecords; or parquet as Hugging Face publishes it. The last two are a file, a folder of files, or a quoted
+    pattern ('train-*.parquet'). OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS
+    configuration (such as AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what
+    is missing is made.
     """
     started = time.monotonic()
     with progress("converting", quiet=as_json) as bar:
@@ -133,6 +142,8 @@ def _summarise(result: Result, seconds: float) -> None:
         classes = f", {count_text(result.classes, 'class')}" if result.classes else ""
         rate = f"{result.samples / seconds:,.0f} images/s, {result.source_bytes / seconds / 1e6:,.0f} MB/s"
         click.echo(f"{result.target}: split {result.split!r} has {shards}{classes} ({seconds:.1f} s, {rate})")
+    for note in result.notes:
+        click.echo(note, err=True)
     if result.tiled:
         growth = result.tiled_to / result.tiled_from - 1
         click.echo(f"{result.tiled:,} of {count_text(result.jpegs, 'JPEG')} tiled; their size changed by {growth:+.1%}")

@@ -151,6 +151,8 @@ class Conversion:
             siblings=options.siblings,
             images=options.images,
             labels=options.labels,
+            first_label=options.first_label,
+            split=options.split,
             map_=self._engine.map,
         )
         return sources.scan(request)
@@ -320,4 +322,5 @@ class Conversion:
             ignored=dict(found.ignored) if found else {},
             empty_classes=found.empty_classes if found else (),
             jpegs=split.fields.get("jpg", 0),
+            notes=found.notes if found else (),
         )

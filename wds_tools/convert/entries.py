@@ -52,7 +52,8 @@ class Entry:
 class Source:
     """Everything that was found: the ``lines`` of the entries, with the bytes that each will take.
 
-    ``digest`` is over labels, paths and sizes (not over times, which copying changes). ``kind`` names the
+    ``digest`` is over labels, paths and sizes (not over times, which copying changes). ``notes`` say what was found that the
+    user did not name. ``kind`` names the
     `origin.Origin` that reads them, ``root`` is what that is opened with. ``blocks`` are the lengths of runs of entries
     that are read as a whole or not at all.
     """
@@ -66,6 +67,7 @@ class Source:
     empty_classes: tuple[str, ...] = ()
     kind: str = "files"
     blocks: Sequence[int] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Request:
 
     ``lines`` take the entries. ``classes`` fix names and indexes, ``strict`` raises for what is otherwise skipped,
     ``siblings`` makes files of one stem one sample, ``images`` and ``labels`` name the columns of a source that has several.
+    ``first_label`` is what labels count from, ``split`` what is made, where a source has files of several.
     ``map_`` spreads work over processes, and keeps its order.
     """
 
@@ -84,6 +87,8 @@ class Request:
     siblings: bool = False
     images: str | None = None
     labels: str | None = None
+    first_label: int = 0
+    split: str = "train"
     map_: Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]] = map
 
 

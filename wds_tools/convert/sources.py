@@ -11,10 +11,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wds_tools.convert import table, tree
+from wds_tools.convert import parquet, parts, table, tfrecord, tree
 from wds_tools.convert.entries import Request, Source
 from wds_tools.convert.files import FileOrigin
 from wds_tools.convert.origin import Origin
+from wds_tools.convert.parquet import ParquetOrigin
+from wds_tools.convert.tfrecord import TFRecordOrigin
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.store.missing import why_missing
 
@@ -23,47 +25,72 @@ _PACKED = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of source. ``suffixes`` tell it; a folder has none. ``columns`` tells whether images and labels have names."""
+    """A kind of source. ``suffixes`` tell it; a folder has none. ``columns`` tells whether images and labels have names.
+
+    Of a kind that may come in several files ``is_part`` tells them by their names.
+    """
 
     name: str
     noun: str
     suffixes: tuple[str, ...]
     scan: Callable[[Request], Source]
     columns: bool = False
+    is_part: Callable[[str], bool] | None = None
+
+    def tells(self, name: str) -> bool:
+        """Whether a file of this name is of this kind."""
+        return name.lower().endswith(self.suffixes) or (self.is_part is not None and self.is_part(name))
 
 
 TREE = Kind("tree", "a folder of class folders", (), tree.scan)
-_KINDS = (Kind("table", "a table", table.SUFFIXES, table.scan),)
+_KINDS = (
+    Kind("table", "a table", table.SUFFIXES, table.scan),
+    Kind("tfrecord", "TFRecords", tfrecord.SUFFIXES, tfrecord.scan, True, tfrecord.is_part),
+    Kind("parquet", "parquet", parquet.SUFFIXES, parquet.scan, True, parquet.is_part),
+)
 
-_ORIGINS: dict[str, Callable[[str], Origin]] = {"files": FileOrigin}
+_ORIGINS: dict[str, Callable[[str], Origin]] = {
+    "files": FileOrigin,
+    "tfrecord": TFRecordOrigin,
+    "parquet": ParquetOrigin,
+}
 
 
 def kind_of(source: str) -> Kind:
     """The kind of ``source``, which must be there; `SourceError` says what could be."""
     if os.path.isdir(source):
-        return TREE
-    kind = next((kind for kind in _KINDS if source.lower().endswith(kind.suffixes)), None)
-    if kind is not None:
-        return kind
+        several = (kind for kind in _KINDS if kind.is_part and parts.folder_of(source, kind.is_part) is not None)
+        return next(several, TREE)
     known = ", ".join(suffix for kind in _KINDS for suffix in kind.suffixes)
     wanted = f"give a folder of class folders, or a file that ends in {known}"
     if "://" in source:
         shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
         raise SourceError(f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}")
+    named = parts.expand(source)[0] if parts.is_pattern(source) else source
+    kind = next((kind for kind in _KINDS if kind.tells(os.path.basename(named))), None)
+    if kind is not None:
+        return kind
     if not os.path.exists(source):
         raise SourceError(f"source {why_missing(source)}")
     packed = source.lower().endswith(_PACKED)
     raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}")
 
 
-def check(source: str, *, siblings: bool = False, images: str | None = None, labels: str | None = None) -> None:
+def check(
+    source: str,
+    *,
+    siblings: bool = False,
+    images: str | None = None,
+    labels: str | None = None,
+    first_label: int = 0,
+) -> None:
     """Refuse a source that is not there, and options that say nothing to its kind."""
     kind = kind_of(source)
     if siblings and kind is not TREE:
         raise OptionError(
             f"siblings are for folders, and {source!r} is {kind.noun}; give what belongs to an image in its columns"
         )
-    for name, value in (("images", images), ("labels", labels)):
+    for name, value in (("images", images), ("labels", labels), ("first_label", first_label or None)):
         if value is not None and not kind.columns:
             raise OptionError(f"{name} is {value!r}, but {source!r} is {kind.noun}, where nothing has such a name")
 
