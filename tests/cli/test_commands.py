@@ -100,7 +100,7 @@ def test_the_example_runs(tmp_path: Path, command: str) -> None:
     (tmp_path / "laion").mkdir()
     for number in range(147):
         others.tar(tmp_path / "laion" / f"{number:05d}.tar", {f"{number}.txt": b"x"})
-    if command in ("verify", "info", "report", "extract", "bench"):
+    if command in ("verify", "info", "report", "extract", "bench", "sidecars"):
         assert call("convert", tmp_path / "imagenet" / "train", tmp_path / "shards", "--workers", "0").code == 0
     found = EXAMPLE.search(call(command, "--help").out)
     assert found
@@ -544,6 +544,7 @@ FUNCTIONS = {
     "extract": ("extract_dataset", "a b"),
     "bench": ("measure", "a"),
     "demo": ("make_demo", "a"),
+    "sidecars": ("write_sidecars", "a --for hf"),
     "serve": ("listen", "a"),
 }
 

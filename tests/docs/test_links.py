@@ -18,6 +18,7 @@ ORDER = [
     "remote",
     "frameworks",
     "migrating",
+    "sidecars",
     "cli",
     "architecture",
     "performance",

@@ -124,8 +124,12 @@ def test_the_ledger_grows_over_epochs_and_loaders(folder: Path, tmp_path: Path) 
 
 
 def test_a_ledger_that_cannot_be_written_is_an_error_that_says_so(folder: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    made = loader(folder, on_error="skip", ledger=nowhere / "ledger")
+    nowhere.rmdir()  # after it was seen to be there, and before it is needed
     with pytest.raises(StoreError, match=r"cannot write .*nowhere/ledger"):
-        list(loader(folder, on_error="skip", ledger=tmp_path / "nowhere" / "ledger"))
+        list(made)
 
 
 @WORKERS

@@ -30,6 +30,7 @@ COMMANDS = {
     "bench": "Measure how fast a dataset loads here, and what limits it.",
     "report": "Write a page to look at a dataset with.",
     "extract": "Turn a dataset back into a folder of images.",
+    "sidecars": "Write what other readers look for beside the shards.",
     "serve": "Serve a dataset over HTTP with ranges, for trying things out.",
     "demo": "Make a small labelled image tree to try things on.",
 }

@@ -125,7 +125,7 @@ class Seeds(Values):
     """The samples' seeds as one int64 tensor: what random operations on whole batches are to draw from."""
 
     def put(self, value: Any, seed: int) -> None:
-        self._next = seed & (2**63 - 1)
+        self._next = seed
 
     def done(self) -> torch.Tensor:
         return torch.tensor(self._values, dtype=torch.int64)
