@@ -22,14 +22,16 @@ HEAVY = {
     "botocore",
     "google",
     "google_crc32c",
+    "h5py",
     "jinja2",
     "numpy",
     "pyarrow",
     "ray",
     "simplejpeg",
     "torch",
+    "tqdm",
+    "webdataset",
 }
-HEAVY |= {"tqdm", "webdataset"}
 LATE = {
     f"{PACKAGE}.{room}" for room in ("cli.main", "image.codec", "tools.bench", "tools.preview", "tools.ranged")
 }  # rooms that load them

@@ -76,12 +76,19 @@ def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option("--classes", callback=_classes, metavar="FILE", help="Class names, one a line, in the order of indexes.")
 @click.option("--metadata", is_flag=True, help="Add a json field with the source path and a table's other columns.")
 @click.option("--siblings", is_flag=True, help="Files of one stem (a.jpg a.txt a.json) become fields of one sample.")
-@click.option("--images", metavar="NAME", help="The column, dataset or feature that holds the images.")
 @click.option(
-    "--labels", metavar="NAME", help="The column, dataset or feature that holds the labels; 'none' for no labels."
+    "--images",
+    metavar="NAME",
+    help="Which dataset, column or feature of SRC holds the images; in a zip archive, which folder.",
 )
 @click.option(
-    "--first-label", default=0, show_default=True, help="What labels count from, such as 1 in ImageNet's TFRecords."
+    "--labels", metavar="NAME", help="Which of them holds the labels, or which .npy file; 'none' for no labels."
+)
+@click.option(
+    "--first-label",
+    default=0,
+    show_default=True,
+    help="What labels of TFRecords and parquet count from, such as 1 in ImageNet's.",
 )
 @click.option(
     "--on-error",
@@ -106,11 +113,11 @@ def command(
 ) -> None:
     """Turn SRC into shards in OUT.
 
-    SRC is a folder of class folders (SRC/cat/001.jpg); a table (.csv, .tsv, .jsonl) with the columns path and label or
-    class; TFRecords; or parquet as Hugging Face publishes it. The last two are a file, a folder of files, or a quoted
-    pattern ('train-*.parquet'). OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS
-    configuration (such as AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what
-    is missing is made.
+    SRC is a folder of class folders (SRC/cat/001.jpg), a zip archive of one, a table (.csv, .tsv, .jsonl) with the columns
+    path and label or class, an array (.npy) with its labels in another, HDF5 (.h5, .hdf5), TFRecords, or parquet as Hugging
+    Face publishes it; of the last three also a folder of files, of the last two a quoted pattern ('train-*.parquet').
+    OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as
+    AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
     """
     started = time.monotonic()
     with progress("converting", quiet=as_json) as bar:
@@ -142,11 +149,11 @@ def _summarise(result: Result, seconds: float) -> None:
         classes = f", {count_text(result.classes, 'class')}" if result.classes else ""
         rate = f"{result.samples / seconds:,.0f} images/s, {result.source_bytes / seconds / 1e6:,.0f} MB/s"
         click.echo(f"{result.target}: split {result.split!r} has {shards}{classes} ({seconds:.1f} s, {rate})")
-    for note in result.notes:
-        click.echo(note, err=True)
     if result.tiled:
         growth = result.tiled_to / result.tiled_from - 1
         click.echo(f"{result.tiled:,} of {count_text(result.jpegs, 'JPEG')} tiled; their size changed by {growth:+.1%}")
+    for note in result.notes[:SHOWN]:
+        click.echo(note, err=True)
     for name in result.empty_classes[:SHOWN]:
         click.echo(f"class {name!r} has no images", err=True)
     if len(result.empty_classes) > SHOWN:

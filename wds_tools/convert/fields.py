@@ -12,9 +12,6 @@ from typing import Any
 from wds_tools.convert.entries import Request
 from wds_tools.errors import SampleError, SourceError
 
-NONE = "none"
-"""What a user says for the labels where there are to be none."""
-
 MAX_LIST = 1024  # values of one column that go into a sample's ``json``
 _MAX_LABEL = 1 << 63
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from wds_tools.convert import fields
 from wds_tools.convert.entries import Request
+from wds_tools.convert.labels import NO_LABELS
 from wds_tools.errors import MissingExtraError, SourceError
 
 MAX_GROUP = 2 << 30
@@ -122,7 +123,7 @@ def layout(parquet: Any, name: str, request: Request) -> Layout:
         )
     labels = None
     texts = [column for column, kind in of_type.items() if _is_text(is_, kind)]
-    if request.labels != fields.NONE:
+    if request.labels != NO_LABELS:
         fit = [column for column, kind in of_type.items() if is_.is_integer(kind) or column in texts]
         if request.labels is None:
             told = [column for column in fit if features.get(column, {}).get("_type") == "ClassLabel"]

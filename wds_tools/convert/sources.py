@@ -11,23 +11,27 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wds_tools.convert import parquet, parts, table, tfrecord, tree
+from wds_tools.convert import hdf5, npy, parquet, parts, table, tfrecord, tree, zipped
 from wds_tools.convert.entries import Request, Source
 from wds_tools.convert.files import FileOrigin
+from wds_tools.convert.hdf5_file import Hdf5Origin
 from wds_tools.convert.origin import Origin
 from wds_tools.convert.parquet import ParquetOrigin
 from wds_tools.convert.tfrecord import TFRecordOrigin
+from wds_tools.convert.unzip import ZipOrigin
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.store.missing import why_missing
 
-_PACKED = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+_PACKED = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of source. ``suffixes`` tell it; a folder has none. ``columns`` tells whether images and labels have names.
+    """A kind of source. ``suffixes`` tell it; a folder has none.
 
-    Of a kind that may come in several files ``is_part`` tells them by their names.
+    ``columns`` tells whether images and labels have names, ``siblings`` whether it holds files of one stem, ``several``
+    whether a folder that holds only such files is one source. Where a pattern can be given as well, and a folder as
+    datasets are published in (`parts.py`), ``is_part`` tells the files by their names.
     """
 
     name: str
@@ -35,6 +39,8 @@ class Kind:
     suffixes: tuple[str, ...]
     scan: Callable[[Request], Source]
     columns: bool = False
+    siblings: bool = False
+    several: bool = False
     is_part: Callable[[str], bool] | None = None
 
     def tells(self, name: str) -> bool:
@@ -42,25 +48,31 @@ class Kind:
         return name.lower().endswith(self.suffixes) or (self.is_part is not None and self.is_part(name))
 
 
-TREE = Kind("tree", "a folder of class folders", (), tree.scan)
+TREE = Kind("tree", "a folder of class folders", (), tree.scan, siblings=True)
 _KINDS = (
     Kind("table", "a table", table.SUFFIXES, table.scan),
-    Kind("tfrecord", "TFRecords", tfrecord.SUFFIXES, tfrecord.scan, True, tfrecord.is_part),
-    Kind("parquet", "parquet", parquet.SUFFIXES, parquet.scan, True, parquet.is_part),
+    Kind("npy", "an array", npy.SUFFIXES, npy.scan, columns=True),
+    Kind("hdf5", "HDF5", hdf5.SUFFIXES, hdf5.scan, columns=True, several=True),
+    Kind("zip", "a zip archive", zipped.SUFFIXES, zipped.scan, columns=True, siblings=True),
+    Kind("tfrecord", "TFRecords", tfrecord.SUFFIXES, tfrecord.scan, columns=True, is_part=tfrecord.is_part),
+    Kind("parquet", "parquet", parquet.SUFFIXES, parquet.scan, columns=True, is_part=parquet.is_part),
 )
 
 _ORIGINS: dict[str, Callable[[str], Origin]] = {
     "files": FileOrigin,
     "tfrecord": TFRecordOrigin,
     "parquet": ParquetOrigin,
+    "npy": npy.NpyOrigin,
+    "hdf5": Hdf5Origin,
+    "zip": ZipOrigin,
 }
 
 
 def kind_of(source: str) -> Kind:
     """The kind of ``source``, which must be there; `SourceError` says what could be."""
     if os.path.isdir(source):
-        several = (kind for kind in _KINDS if kind.is_part and parts.folder_of(source, kind.is_part) is not None)
-        return next(several, TREE)
+        published = (kind for kind in _KINDS if kind.is_part and parts.folder_of(source, kind.is_part) is not None)
+        return _kind_within(source) or next(published, TREE)
     known = ", ".join(suffix for kind in _KINDS for suffix in kind.suffixes)
     wanted = f"give a folder of class folders, or a file that ends in {known}"
     if "://" in source:
@@ -76,6 +88,24 @@ def kind_of(source: str) -> Kind:
     raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}")
 
 
+def _kind_within(folder: str) -> Kind | None:
+    """The kind of all files in a folder that holds nothing else; a look at the first few tells a tree."""
+    found: Kind | None = None
+    try:
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                if entry.name.startswith("."):
+                    continue
+                name = entry.name.lower()
+                kind = next((kind for kind in _KINDS if kind.several and name.endswith(kind.suffixes)), None)
+                if kind is None or kind is not (found or kind) or not entry.is_file():
+                    return None
+                found = kind
+    except OSError:
+        return None  # the scan says what is wrong
+    return found
+
+
 def check(
     source: str,
     *,
@@ -86,13 +116,17 @@ def check(
 ) -> None:
     """Refuse a source that is not there, and options that say nothing to its kind."""
     kind = kind_of(source)
-    if siblings and kind is not TREE:
+    if siblings and not kind.siblings:
         raise OptionError(
-            f"siblings are for folders, and {source!r} is {kind.noun}; give what belongs to an image in its columns"
+            f"siblings are for folders and archives, and {source!r} is {kind.noun}; give what belongs to an image in its columns"
         )
-    for name, value in (("images", images), ("labels", labels), ("first_label", first_label or None)):
+    for name, value in (("images", images), ("labels", labels)):
         if value is not None and not kind.columns:
             raise OptionError(f"{name} is {value!r}, but {source!r} is {kind.noun}, where nothing has such a name")
+    if first_label and kind.is_part is None:
+        raise OptionError(
+            f"first_label is {first_label}, but {source!r} is {kind.noun}; it is for the labels of TFRecords and parquet"
+        )
 
 
 def scan(request: Request) -> Source:

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from wds_tools.convert import fields, packed, parts
 from wds_tools.convert.entries import Entry, Request, Source
 from wds_tools.convert.fields import Labelling
+from wds_tools.convert.labels import NO_LABELS
 from wds_tools.convert.origin import open_unchanged
 from wds_tools.convert.packed import Found
 from wds_tools.convert.tfrecord_file import NAMES, parse, place, read_record, records
@@ -89,7 +90,7 @@ def scan(request: Request) -> Source:
         listed = ", ".join(f"{name} ({kind})" for name, kind in there.items())
         raise SourceError(f"{where}: no feature is an image; name one with --images; it has {listed or 'nothing'}")
     labels = None
-    if request.labels != fields.NONE:
+    if request.labels != NO_LABELS:
         ints = [name for name, values in first.items() if len(values) == 1 and isinstance(values[0], int)]
         fit = [name for name in ints if request.labels is not None or name in _LABELS]
         labels = fields.choose("label", request.labels, _LABELS, fit, there, where)

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from wds_tools.convert.origin import pread
 from wds_tools.errors import MissingExtraError, SampleError, SourceError
 
 NAMES = re.compile(r".*(\.tfrecords?(-\d+-of-\d+)?|-\d{5}-of-\d{5})", re.IGNORECASE | re.DOTALL)
@@ -65,8 +66,7 @@ def records(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes | SampleErro
 
 def read_record(file: BinaryIO, offset: int, length: int) -> bytes:
     """The payload of the record at ``offset``; `SampleError` if it is damaged."""
-    file.seek(offset + HEADER)
-    found = _checked(file.read(length + FOOTER), length)
+    found = _checked(pread(file, length + FOOTER, offset + HEADER), length)
     if isinstance(found, SampleError):
         raise found
     return found
