@@ -26,10 +26,10 @@ from wds_tools.convert.fields import Labelling
 from wds_tools.convert.labels import NO_LABELS
 from wds_tools.convert.origin import open_unchanged
 from wds_tools.convert.packed import Found
-from wds_tools.convert.tfrecord_file import NAMES, parse, place, read_record, records
+from wds_tools.convert.tfrecord_file import NAMES, crc, parse, place, read_record, records
 from wds_tools.errors import SampleError, SourceChangedError, SourceError
+from wds_tools.image import kinds
 from wds_tools.image.arrays import encode_npy
-from wds_tools.image.kinds import check, sniff
 from wds_tools.records import Skipped
 
 SUFFIXES = (".tfrecord", ".tfrecords")
@@ -108,7 +108,7 @@ def scan(request: Request) -> Source:
 
 
 def _number(entry: Entry) -> str:
-    row, _, _, name = entry.at.split(" ", 3)
+    row, *_, name = entry.at.split(" ", 4)
     return packed.numbered(packed.part_of(name, SUFFIXES), int(row))
 
 
@@ -182,7 +182,7 @@ def _add(found: Found, job: _File, row: int, offset: int, payload: bytes, mtime_
             metadata[other] = _plain(values)
         except (TypeError, UnicodeDecodeError):
             found.left_out.add(other)
-    at = f"{row} {offset} {len(payload)} {job.name}"
+    at = f"{row} {offset} {len(payload)} {crc(payload):08x} {job.name}"
     entry = Entry(ext, len(image), mtime_ns, label, metadata=metadata or None, at=at)
     found.add(entry, name, packed.numbered(packed.part_of(job.name, SUFFIXES), row))
 
@@ -206,14 +206,14 @@ def image_of(features: Mapping[str, list[Any]], name: str) -> bytes:
             f"{_kind(values) if name in features else 'nothing'} in {name!r}, and an image is one value of bytes"
         )
     data: bytes = values[0]
-    kind = sniff(data[:16])
+    kind = kinds.sniff(data[:16])
     if kind is None and data:
         shape = _shape(features)
         if shape is not None and shape[0] * shape[1] * shape[2] == len(data):
             import numpy as np
 
             return encode_npy(np.frombuffer(data, np.uint8).reshape(shape))
-    reason = check(kind, data)
+    reason = kinds.check(kind, data)
     if reason is not None:
         raise SampleError(reason)
     return data
@@ -257,14 +257,14 @@ class TFRecordOrigin:
 
     def read(self, path: str, size: int, mtime_ns: int, at: str) -> bytes:
         """The image in the record that ``at`` names."""
-        _, offset, length, name = at.split(" ", 3)
+        _, offset, length, check, name = at.split(" ", 4)
+        where = place(name, int(offset))
         with open_unchanged(os.path.join(self._folder, name), mtime_ns) as file:
             try:
-                image = image_of(parse(read_record(file, int(offset), int(length))), self._images)
+                payload = read_record(file, int(offset), int(length))
+                image = image_of(parse(payload), self._images)
             except SampleError as error:
-                raise error.at(place(name, int(offset))) from error
-        if len(image) != size:
-            raise SourceChangedError(
-                f"{place(name, int(offset))} changed since the plan was made; run again for a new plan"
-            )
+                raise error.at(where) from error
+        if len(image) != size or crc(payload) != int(check, 16):
+            raise SourceChangedError(f"{where} changed since the plan was made; run again for a new plan")
         return image
