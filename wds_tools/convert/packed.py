@@ -36,6 +36,7 @@ class Found:
     skipped: list[Skipped] = field(default_factory=list)
     named: bool = True
     left_out: set[str] = field(default_factory=set)
+    unlabelled: int = 0
 
     def add(self, entry: Entry, name: str | None, number: str) -> None:
         """Add a sample, with the ``name`` that its source gives it, and the key that it has without."""
@@ -98,7 +99,7 @@ def extension(data: bytes | memoryview, name: str | None, place: str) -> str:
 def collect(request: Request, found: Iterable[Found], digest: Any, number: Callable[[Entry], str]) -> Source:
     """Put all parts together. ``number`` tells the key of an entry without a name; each part is a block of the source."""
     source = Source("", request.lines, (), "")
-    seen, named, blocks, left_out = Keys(), True, array("q"), set[str]()
+    seen, named, blocks, left_out, unlabelled = Keys(), True, array("q"), set[str](), 0
     for part in found:
         request.lines.extend(part.lines, part.sizes)
         for line in part.lines:
@@ -106,6 +107,7 @@ def collect(request: Request, found: Iterable[Found], digest: Any, number: Calla
         source.skipped += part.skipped
         named = named and part.named
         left_out |= part.left_out
+        unlabelled += part.unlabelled
         if part.lines:
             blocks.append(len(part.lines))
     if not len(request.lines):
@@ -115,6 +117,8 @@ def collect(request: Request, found: Iterable[Found], digest: Any, number: Calla
     if not named or seen.doubtful():
         notes.append("keys are numbers: " + ("names are not unique" if named else "not every sample has a name"))
         _rename(request.lines, number)
+    if unlabelled:
+        notes.append(f"{unlabelled:,} sample{'s have' if unlabelled > 1 else ' has'} no label (-1)")
     if left_out:
         notes.append(f"left out, being neither numbers nor text: {', '.join(sorted(left_out))}")
     for some, _ in request.lines.blocks():

@@ -167,6 +167,7 @@ def _scan_group(found: Found, run: _Run, parquet: Any, group: int, row: int, mti
                     label = _label(run, labels[number], place) if labels is not None else None
                     at = f"{group} {row - first} {row} {run.name}"
                     entry = Entry(ext, data.size, mtime_ns, label, metadata=metadata or None, at=at)
+                    found.unlabelled += labels is not None and label is None
                     found.add(entry, name, packed.numbered(packed.part_of(run.name, SUFFIXES), row))
                 except TypeError:
                     error = SampleError(f"a list of more than {fields.MAX_LIST} values in a column", place)
