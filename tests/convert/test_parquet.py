@@ -215,6 +215,15 @@ def test_a_bad_row_is_named_or_left_out(make, tmp_path, image, label, why):
     assert (result.samples, [skip.path for skip in result.skipped]) == (129, ["'x.parquet', row 100"])
 
 
+def test_what_lies_below_a_null_is_no_image(make, pa):
+    data, path = pa.array([trees.picture(0)] * 2), pa.array(["a.jpg", "b.jpg"])
+    column = pa.StructArray.from_arrays([data, path], ["bytes", "path"], mask=pa.array([False, True]))
+    batch = pa.record_batch({"image": column})
+    layout = parquet_file.Layout("image", True, True, None, False, (), None, (), ())
+    images_, paths = parquet._image_values(batch.column(0), layout)
+    assert (images_[1].as_py(), paths) == (None, ["a.jpg", None])
+
+
 def test_a_label_of_minus_one_is_bad_where_no_classes_are_named(make):
     assert "label -1 is negative" in refused(make({"image": [picture(0)], "label": [-1]}), SampleError)
 

@@ -256,6 +256,15 @@ def test_a_file_that_changed_since_the_plan_is_seen(tmp_path):
             origin.read(other.path, other.size, other.mtime_ns, other.at)
 
 
+def test_another_record_of_the_same_size_is_not_taken_for_the_planned_one(tmp_path):
+    path = write(tmp_path / "x.tfrecord", sample(0))
+    source, [entry] = found(path)
+    write(path, sample(1))
+    os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+    with TFRecordOrigin(source.root) as origin, pytest.raises(SourceChangedError):
+        origin.read(entry.path, entry.size, entry.mtime_ns, entry.at)
+
+
 def test_other_content_of_the_same_sizes_is_another_source(tmp_path):
     digests = set()
     for label, number in ((0, 0), (1, 0), (0, 1)):
@@ -279,3 +288,9 @@ def test_the_command_says_what_was_found(tmp_path):
     assert said.code == 0, said.err
     assert "images from 'b', labels from 'n'" in said.err
     assert trees.read(tmp_path / "out") == [("x/00000000", {"jpg": trees.picture(2), "cls": b"0"})]
+
+
+def test_features_come_in_the_order_of_their_names(tmp_path):
+    # A map has none on the wire, nor in the parser's memory; lines of the plan must be the same in every process.
+    names = [f"f{number}" for number in range(40)]
+    assert list(tfrecord_file.parse(records.example(dict.fromkeys(names, 1)))) == sorted(names)
