@@ -340,6 +340,12 @@ def test_fault_an_archive_that_changed_since_the_plan_is_not_read(tree, tmp_path
     for at in ("1 10 8 0", f"{1 << 40} 10 8 0", f"0 {1 << 30} 8 0"):
         with pytest.raises(SourceChangedError, match="no member"):
             read(at)
+    with open(source, "r+b") as file:
+        file.seek(int(entry.at.split()[0]))
+        file.write(b"XX")
+    os.utime(source, ns=(entry.mtime_ns, entry.mtime_ns))
+    with pytest.raises(SourceChangedError, match="no member"):
+        read()
     os.utime(source, (1, 1))
     with pytest.raises(SourceChangedError, match="changed since the plan"):
         read()

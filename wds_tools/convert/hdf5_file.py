@@ -144,6 +144,9 @@ class Images:
         self.rows = None
         if not self.is_encoded(dataset):
             self.rows = Rows(place, self.count, tuple(dataset.shape[1:]), dataset.dtype)
+        self.step = 1  # rows that are decompressed together
+        if self.rows is not None and dataset.chunks:
+            self.step = max(1, min(dataset.chunks[0], _BLOCK // self.rows.row_bytes))
 
     @staticmethod
     def is_encoded(dataset: Any) -> bool:
@@ -165,13 +168,6 @@ class Images:
         step = self.step
         for first in range(0, self.count, step):
             yield min(step, self.count - first)
-
-    @property
-    def step(self) -> int:
-        if self.rows is None or not self.dataset.chunks:
-            return 1
-        chunk: int = self.dataset.chunks[0]
-        return max(1, min(chunk, _BLOCK // self.rows.row_bytes))
 
     def encoded(self, first: int, stop: int) -> list[bytes]:
         """The encoded images from ``first`` to before ``stop``."""

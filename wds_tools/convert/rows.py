@@ -44,7 +44,7 @@ class Rows:
         found = f"{self.where} is an array of {self.dtype} with shape {(self.count, *self.shape)}"
         if self.dtype.hasobject:
             raise SourceError(
-                f"{self.where} holds Python objects, which are pickles and never loaded; save numbers of one shape"
+                f"{self.where} holds objects (of Python, or of variable length), and rows are numbers of one shape"
             )
         if self.dtype.kind not in "biufc":
             raise SourceError(f"{found}; images are numbers, such as uint8 (N, height, width, 3)")
