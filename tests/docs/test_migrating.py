@@ -112,7 +112,8 @@ def tfrecord() -> None:
 def parquet() -> None:
     pa: Any = needs.package("pyarrow")
     needs.package("pyarrow.parquet")
-    needs.package("datasets")
+    datasets: Any = needs.package("datasets")
+    datasets.config.HF_DATASETS_CACHE = Path("cache").absolute()  # not the user's
     names = [f"class {label}" for label in range(CLASSES)]
     features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": names}}
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
