@@ -6,7 +6,8 @@ several. Hidden members and ``__MACOSX`` are passed over, links are not followed
 
 Strategy: the archive's directory says where each member lies and how long it is. What it says is not believed: a name that
 leads out, a length that no compression gives, or members that overlap are refused; and of a member no more is
-unpacked than was announced, whose checksum must be right.
+unpacked than was announced, whose checksum must be right. The directory is held in memory while it is scanned, about a
+kilobyte a member.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _name(info: zipfile.ZipInfo) -> str:
     """A member's name as unpacking would give it."""
     if info.create_system == _WINDOWS:
         return info.filename.replace("\\", "/")
-    if info.create_system == _UNIX and not info.flag_bits & _UTF_8:
+    if info.create_system == _UNIX and not info.flag_bits & _UTF_8 and not info.filename.isascii():
         # The bytes of the name as they were on the disk, which zipfile reads as code page 437.
         with contextlib.suppress(UnicodeEncodeError):
             name = info.orig_filename.partition("\0")[0]
