@@ -86,9 +86,19 @@ def _close_to_strangers() -> None:
 @click.option("--classes", callback=_classes, metavar="FILE", help="Class names, one a line, in the order of indexes.")
 @click.option("--metadata", is_flag=True, help="Add a json field with the source path and a table's other columns.")
 @click.option("--siblings", is_flag=True, help="Files of one stem (a.jpg a.txt a.json) become fields of one sample.")
-@click.option("--images", metavar="NAME", help="Which dataset of SRC holds the images; in a zip archive, which folder.")
 @click.option(
-    "--labels", metavar="NAME", help="Which dataset of SRC holds the labels, or which .npy file; 'none' for no labels."
+    "--images",
+    metavar="NAME",
+    help="Which dataset, column or feature of SRC holds the images; in a zip archive, which folder.",
+)
+@click.option(
+    "--labels", metavar="NAME", help="Which of them holds the labels, or which .npy file; 'none' for no labels."
+)
+@click.option(
+    "--first-label",
+    default=0,
+    show_default=True,
+    help="What labels of TFRecords and parquet count from, such as 1 in ImageNet's.",
 )
 @click.option(
     "--on-error",
@@ -126,9 +136,10 @@ def command(
     """Turn SRC into shards in OUT.
 
     SRC is a folder of class folders (SRC/cat/001.jpg), a zip archive of one, a table (.csv, .tsv, .jsonl) with the columns
-    path and label or class, an array (.npy) with its labels in another, or HDF5 (.h5, .hdf5). OUT is a folder, or
-    s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as AWS_PROFILE and
-    AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
+    path and label or class, an array (.npy) with its labels in another, HDF5 (.h5, .hdf5), TFRecords, or parquet as Hugging
+    Face publishes it; of the last three also a folder of files, of the last two a quoted pattern ('train-*.parquet').
+    OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as
+    AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
     """
     if engine == "ray":
         ray_address = ray_address or os.environ.get("RAY_ADDRESS") or None

@@ -167,6 +167,8 @@ class Conversion:
             siblings=options.siblings,
             images=options.images,
             labels=options.labels,
+            first_label=options.first_label,
+            split=options.split,
             map_=self._engine.map,
         )
         return sources.scan(request)

@@ -63,7 +63,13 @@ def convert_tree(
         tiles.require_kernel()
     chosen = _engine(engine, workers, ray_address)
     source, target = (os.path.expanduser(os.fspath(path)) for path in (source, target))
-    sources.check(source, siblings=options.siblings, images=options.images, labels=options.labels)
+    sources.check(
+        source,
+        siblings=options.siblings,
+        images=options.images,
+        labels=options.labels,
+        first_label=options.first_label,
+    )
     with not_left_empty(target):
         store = open_target(target, source, store_options)
         holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
