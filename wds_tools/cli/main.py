@@ -22,6 +22,7 @@ REPORT = "the project's issue tracker"
 # Name: what it does, as the list of commands says it. Each lives in the file of its name, loaded when it is called.
 COMMANDS = {
     "convert": "Turn a folder of images, or a table of them, into shards.",
+    "reshard": "Turn shards into other shards: filtered, divided, merged, shuffled anew.",
     "index": "Make indexes and a manifest for shards made by others.",
     "verify": "Check every byte of a dataset.",
     "info": "Show what a dataset consists of.",

@@ -29,6 +29,7 @@ from wds_tools.format import tar
 from wds_tools.records import ShardPlan
 
 _MANY = 100_000  # entries from which on numpy pays
+_POOL = 256 << 20  # bytes of a pool at most, however large the shards: an origin holds the blocks of about one
 _LABEL_BYTES = 2 * tar.BLOCK  # a ``cls`` member: header and one block
 
 Item = TypeVar("Item")
@@ -169,7 +170,7 @@ def _ordered(
 
 
 def _entries_a_shard(lines: Spool, options: ConvertOptions) -> int:
-    entries = max(1, options.max_size * len(lines) // max(lines.total, 1))
+    entries = max(1, min(options.max_size, _POOL) * len(lines) // max(lines.total, 1))
     return min(entries, options.max_count or entries)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from wds_tools.convert import sources
 from wds_tools.convert.conversion import Conversion
 from wds_tools.convert.engines import make_engine
+from wds_tools.convert.entries import Search
 from wds_tools.convert.lock import target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.result import Progress, Quiet, Result
@@ -48,7 +49,35 @@ def convert_tree(
     Raises `OptionError`, `SourceError`, `TargetError`, `StoreError`, and `SampleError` for a bad image unless
     ``on_error="skip"``.
     """
+    path = os.fspath(source)
     options = replace(options or ConvertOptions(), **changes)
+    sources.check(path, siblings=options.siblings, images=options.images, labels=options.labels)
+    return convert(
+        Search(path, sources.scan),
+        os.fspath(target),
+        options,
+        workers=workers,
+        engine=engine,
+        task=task,
+        overwrite=overwrite,
+        progress=progress,
+        store_options=store_options,
+    )
+
+
+def convert(
+    search: Search,
+    target: str,
+    options: ConvertOptions,
+    *,
+    workers: int | None = None,
+    engine: str = "process",
+    task: tuple[int, int] | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    store_options: StoreOptions | None = None,
+) -> Result:
+    """The same of whatever can be scanned; see `convert_tree`."""
     if task is not None and not 0 <= task[0] < task[1]:
         raise OptionError(f"task {task[0]}/{task[1]} is none; the first of four is 0/4, the last 3/4")
     if task is not None and overwrite:
@@ -58,10 +87,9 @@ def convert_tree(
     if options.tile:
         tiles.require_kernel()
     chosen = make_engine(engine, workers)
-    sources.check(os.fspath(source), siblings=options.siblings, images=options.images, labels=options.labels)
-    store = open_target(os.fspath(target), os.fspath(source), store_options)
+    store = open_target(target, search.source, store_options)
     holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
-    conversion = Conversion(os.fspath(source), store, options, chosen, progress or Quiet(), holder)
+    conversion = Conversion(search, store, options, chosen, progress or Quiet(), holder)
     if task is None:
         with target_lock(store):
             return conversion.run(overwrite)

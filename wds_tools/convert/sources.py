@@ -7,6 +7,7 @@ later reads their bytes in the workers (`origin.py`). A new kind is one file wit
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from wds_tools.convert import table, tree
 from wds_tools.convert.entries import Request, Source
 from wds_tools.convert.files import FileOrigin
 from wds_tools.convert.origin import Origin
+from wds_tools.convert.shard_origin import ShardOrigin
 from wds_tools.errors import OptionError, SourceError
 
 
@@ -31,13 +33,16 @@ class Kind:
 TREE = Kind("tree", "a folder of class folders", (), tree.scan)
 _KINDS = (Kind("table", "a table", table.SUFFIXES, table.scan),)
 
-_ORIGINS: dict[str, Callable[[str], Origin]] = {"files": FileOrigin}
+_ORIGINS: dict[str, Callable[[str], Origin]] = {"files": FileOrigin, "shards": ShardOrigin}
 
 
 def kind_of(source: str) -> Kind:
     """The kind of ``source``, which must be there; `SourceError` says what could be."""
     if os.path.isdir(source):
         return TREE
+    if source.endswith(".tar") or source.startswith(("http://", "https://", "s3://")):
+        shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
+        raise SourceError(f"source {shown!r} can only be shards; 'wds-tools reshard' makes new ones of them")
     kind = next((kind for kind in _KINDS if source.lower().endswith(kind.suffixes)), None)
     if kind is None:
         what = "is a file, not a folder" if os.path.exists(source) else "does not exist"

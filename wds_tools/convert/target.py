@@ -31,9 +31,8 @@ def open_target(target: str, source: str, options: StoreOptions | None = None) -
     if "://" in target:
         shown = re.sub(r"//[^/]*@", "//", target.partition("?")[0])  # neither a signature nor a password
         raise OptionError(f"target {shown!r} is a URL that can only be read; give a folder or s3://bucket/prefix")
-    here, there = os.path.realpath(source), os.path.realpath(target)
-    if here == there or (there.startswith(here + os.sep) and os.path.isdir(here)):
-        raise TargetError(f"target {target!r} lies inside the source {source!r}; choose a folder outside of it")
+    check_apart(target, source)
+    there = os.path.realpath(target)
     try:
         os.makedirs(there, exist_ok=True)
         if not os.access(there, os.W_OK | os.X_OK):
@@ -44,6 +43,13 @@ def open_target(target: str, source: str, options: StoreOptions | None = None) -
     except OSError as error:
         raise TargetError(f"cannot write to {target!r}: {error.strerror}; choose another folder") from error
     return LocalStore(there)
+
+
+def check_apart(target: str, source: str) -> None:
+    """`TargetError` for a target inside of its source."""
+    here, there = os.path.realpath(source), os.path.realpath(target)
+    if here == there or (there.startswith(here + os.sep) and os.path.isdir(here)):
+        raise TargetError(f"target {target!r} lies inside the source {source!r}; choose a folder outside of it")
 
 
 def check_writable(store: Store) -> None:

@@ -92,6 +92,8 @@ def _check_layout(root: str, folders: list[str], files: list[str], skipped: list
             f"{root!r} holds splits ({', '.join(folders)}), not classes; convert them one by one, for example "
             f"'wds-tools convert {os.path.join(root, example)} OUT --split {example}'"
         )
+    if not folders and any(name == "info.json" or name.endswith(".tar") for name in files):
+        raise SourceError(f"{root!r} holds shards, not images; 'wds-tools reshard {root} OUT' makes new ones of them")
     if not folders and not files:
         found = f"holds only what is passed over ({skipped[0].path!r}: {skipped[0].reason})" if skipped else "is empty"
         raise SourceError(f"{root!r} {found}; give a folder that holds one folder a class, with images in them")
