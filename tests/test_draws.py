@@ -37,11 +37,11 @@ def test_uniform_is_in_range_and_level() -> None:
 
 def test_sample_seeds_are_fixed() -> None:
     assert sample_rng_seed(0, 0, [0, 1, 2**40]).tolist() == [
-        7285384763619858921,
-        5247535679529136363,
-        8274802934465800730,
+        3642692381809929460,
+        2623767839764568181,
+        4137401467232900365,
     ]
-    assert sample_rng_seed(0, 0, 1) == 5247535679529136363
+    assert sample_rng_seed(0, 0, 1) == 2623767839764568181
 
 
 def test_sample_seeds_differ_by_seed_epoch_and_sample() -> None:

@@ -64,6 +64,7 @@ def guarded(place: Path, command: str, *banned: str) -> Said:
         "index theirs --workers 0",
         "index theirs --workers 2",
         "report --help",
+        "sidecars data --for energon --for hf --for clip-benchmark --json",
         "extract data {new}/back",
     ],
 )

@@ -59,5 +59,8 @@ def uniform(key: int, index: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def sample_rng_seed(seed: int, epoch: int, sample_id: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """A seed for the augmentation of each sample: the same one whichever worker has the sample."""
-    return draws(make_key(seed, epoch, Purpose.SAMPLE), sample_id)
+    """A seed for the augmentation of each sample: the same one whichever worker has the sample.
+
+    63 bits, so that a tensor of int64 holds the number that a transform draws from.
+    """
+    return np.asarray(draws(make_key(seed, epoch, Purpose.SAMPLE), sample_id) >> np.uint64(1))

@@ -23,6 +23,9 @@
 Every message is one sentence or two: what, where, and what to do about it.
 """
 
+import shlex
+import sys
+
 
 class WdsToolsError(Exception):
     """Anything that wds_tools expects to go wrong; every other exception is a bug."""
@@ -114,3 +117,12 @@ class WorkerError(WdsToolsError):
 
 class MissingExtraError(WdsToolsError, ImportError):
     """An optional package is not installed; the message says what to install."""
+
+    @classmethod
+    def of(cls, what: str, package: str) -> "MissingExtraError":
+        """That ``what`` needs ``package``, and how to install it for this Python, whose pip may not be the one on the path."""
+        return cls(f"{what} needs {package}, which is not installed; run: {_python()} -m pip install {package}")
+
+
+def _python() -> str:
+    return shlex.quote(sys.executable or "python")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -45,6 +46,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "broken" / "info.json").write_text("{")
     others.tar(folder / "theirs" / "x-0.tar", {"a.jpg": trees.picture(), "a.cls": b"0"})
     others.tar(folder / "theirs" / "x-1.tar", {"a.jpg": trees.picture(), "a.cls": b"0"})
+    trees.write(folder, "high/imagenet/train/cat/1.jpg")
+    trees.write(folder, "high/imagenet/val/cat/1.jpg")
+    trees.write(folder, "beside/train/cat/1.jpg")
+    trees.write(folder, "beside/val/cat/1.jpg")
+    trees.write(folder, "beside/annotations/1.jpg")
+    trees.copy(folder / "data", folder / "half")
+    (folder / "half" / "info.json").unlink()
+    (folder / "half" / ".wds_tools").mkdir()
+    (folder / "over").mkdir()
+    trees.copy(folder / "data", folder / "over" / "data")
     (folder / "texts").mkdir()
     for number in (0, 99_999_999):
         others.tar(folder / "texts" / f"{number}.tar", {f"{number}.txt": b"text"})
@@ -68,7 +79,7 @@ def test_every_command_has_a_file_and_every_file_a_command() -> None:
     import wds_tools.cli
 
     files = {path.stem for path in Path(wds_tools.cli.__file__).parent.glob("*.py")}
-    assert files - {"__init__", "main", "show"} == set(COMMANDS)
+    assert files - {"__init__", "main", "show", "start"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -89,7 +100,7 @@ def test_the_example_runs(tmp_path: Path, command: str) -> None:
     (tmp_path / "laion").mkdir()
     for number in range(147):
         others.tar(tmp_path / "laion" / f"{number:05d}.tar", {f"{number}.txt": b"x"})
-    if command in ("verify", "info", "report", "extract", "bench"):
+    if command in ("verify", "info", "report", "extract", "bench", "sidecars"):
         assert call("convert", tmp_path / "imagenet" / "train", tmp_path / "shards", "--workers", "0").code == 0
     found = EXAMPLE.search(call(command, "--help").out)
     assert found
@@ -303,17 +314,36 @@ def one_sentence(said: Said, code: int) -> str:
 
 FAILURES = [
     # a path that is wrong
-    ("info nope", "'nope' does not exist; check the path"),
-    ("verify nope", "'nope' does not exist; check the path"),
-    ("index nope", "'nope' does not exist; check the path"),
-    ("extract nope {new}", "'nope' does not exist; check the path"),
+    ("info nope", "'nope' does not exist in "),
+    ("verify nope", "'nope' does not exist in "),
+    ("index nope", "'nope' does not exist in "),
+    ("extract nope {new}", "'nope' does not exist in "),
     (
         "convert nope {new}",
-        "source 'nope' does not exist; give a folder of class folders, or a table that ends in .csv, .tsv, .jsonl",
+        "source 'nope' does not exist in ",
     ),
-    ("verify data/*.zip", "nothing matches 'data/*.zip'; check the path"),
-    ("verify data/train-{000000..000009}.tar", "'data/train-000003.tar' does not exist; check the path"),
+    ("verify data/*.zip", "nothing matches 'data/*.zip', seen from "),
+    (
+        "verify data/train-{000000..000009}.tar",
+        "stands for do not exist, the first is 'data/train-000003.tar'; check the numbers",
+    ),
+    ("info dta", "; did you mean 'data'?"),
+    ("info data/train-000000", "; did you mean 'train-000000.tar'?"),
+    ("info 'dta/*.tar'", "nothing matches 'dta/*.tar': 'dta' does not exist in "),
+    ("info a\\ file/x", "a file' is a file, not a folder; check the path"),
+    (
+        "convert https://me:secret@host/tree?secret {new}",
+        "source 'https://host/tree' is a URL, and only what lies on this",
+    ),
+    ("convert page.tar {new}", "source 'page.tar' is a file, not a folder; unpack it first, and give a folder"),
     # a folder without what is wanted
+    ("info over", "; there is one in '"),
+    ("info half", "is not finished: info.json, which a conversion writes last, is not there"),
+    ("verify half", "is not finished: info.json"),
+    ("index half", "is not finished: info.json"),
+    ("convert data {new}", "holds shards already; read them as they are, or turn them back into images with"),
+    ("convert high {new}", "holds splits (train, val), not classes; convert them one by one"),
+    ("convert beside {new}", "holds splits (train, val), not classes; convert them one by one"),
     ("info empty", "holds no dataset: neither info.json nor shards (*.tar); make one with 'wds-tools convert'"),
     ("verify tree", "holds no dataset: neither info.json nor shards (*.tar); make one with 'wds-tools convert'"),
     ("index empty", "holds no shards (*.tar); give the folder that holds them"),
@@ -333,10 +363,10 @@ FAILURES = [
     ("convert labels.csv {new}", "label 'one' is not a class index; give class names in a column named 'class'"),
     ("convert tree {new} --classes classes", "class 'cat' in"),
     ("serve empty", "holds no dataset: neither info.json nor shards (*.tar); make one with 'wds-tools convert'"),
-    ("serve nope", "'nope' does not exist; check the path"),
+    ("serve nope", "'nope' does not exist in "),
     # bytes that are not what they should be
     ("info page.tar", "page.tar: an HTML or XML page, not a tar"),
-    ("info newer", "its version is 99 and this program reads up to 1; upgrade with 'pip install -U wds_tools'"),
+    ("info newer", "its version is 99 and this program reads up to 1; upgrade wds_tools"),
     ("verify broken", "info.json: not JSON"),
     ("index cut.tar", "cut.tar: cut short"),
     ("index theirs", "key 'a' is in x-0.tar and in x-1.tar"),
@@ -357,14 +387,23 @@ def test_what_may_go_wrong_ends_with_1_and_one_sentence(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, says: str
 ) -> None:
     monkeypatch.chdir(place)
-    command = words.replace("{new}", str(tmp_path / "new")).split()
+    command = shlex.split(words.replace("{new}", str(tmp_path / "new")))
     workers = () if command[0] in ("info", "extract", "demo", "serve") else ("--workers", "0")
     assert says in one_sentence(call(*command, *workers), 1)
     assert not (tmp_path / "new" / "info.json").exists()
 
 
 USAGE = [
-    ("bogus", "No such command 'bogus'"),
+    ("bogus", "No such command 'bogus'. There are convert, index, verify, "),
+    ("convrt tree {new}", "No such command 'convrt'. Did you mean 'convert'?"),
+    ("Info data", "No such command 'Info'. Did you mean 'info'?"),
+    ("convert tree s3:bucket", "'s3:bucket' is neither a path nor an address; write s3://bucket/prefix"),
+    (
+        "info https:/host/data?signature=secret",
+        "'https:/host/data' is neither a path nor an address; write https://host/",
+    ),
+    ("info data --split val", "has no split 'val', only train"),
+    ("convert tree {new} --classes tree", "cannot read 'tree': Is a directory; it holds one class name a line"),
     ("convert", "Missing argument 'SRC'"),
     ("convert tree", "Missing argument 'OUT'"),
     ("extract data", "Missing argument 'DIR'"),
@@ -403,7 +442,7 @@ USAGE = [
     ("verify pipe:touch${IFS}x", "asks for a shell command, which is never run; give a path"),
     ("verify data both", "'data' is a folder; give either one folder or a list of shards"),
     ("verify data/{0..9999999999}.tar", "stands for more than 1,000,000 names; give the shards as a folder or a glob"),
-    ("extract both {new}", "has the splits train, val; choose one with --split"),
+    ("extract both {new}", "has the splits train, val; choose one with split='train' (--split train)"),
     ("extract data {new} --split val", "has no split 'val', only train"),
     ("serve page.tar", "'page.tar' is no folder; give the one that holds info.json or the shards"),
     ("serve https://host/data", "'https://host/data' is a URL; this command reads local datasets"),
@@ -505,6 +544,7 @@ FUNCTIONS = {
     "extract": ("extract_dataset", "a b"),
     "bench": ("measure", "a"),
     "demo": ("make_demo", "a"),
+    "sidecars": ("write_sidecars", "a --for hf"),
     "serve": ("listen", "a"),
 }
 
@@ -529,7 +569,10 @@ def test_a_bug_ends_with_3_its_trace_and_where_to_report_it(tmp_path: Path, comm
 def test_fault_43_an_interrupt_ends_with_130_and_no_trace(tmp_path: Path, command: str) -> None:
     said = patched(command, "import signal; signal.raise_signal(signal.SIGINT)", tmp_path)
     assert (said.code, said.out) == (130, "")
-    assert said.err.strip() == "Interrupted. Run the same command again; convert goes on where it was."
+    again = " Run the same command again; it goes on where it was."
+    anew = " Run the same command again; it starts anew."
+    advice = {"convert": again, **dict.fromkeys(("index", "extract", "report", "demo"), anew)}
+    assert said.err.strip() == "Interrupted." + advice.get(command, "")
 
 
 @pytest.mark.parametrize(
@@ -560,6 +603,39 @@ def test_a_reader_that_has_gone_is_no_reason_to_complain(place: Path, words: str
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+@pytest.mark.parametrize("words", ["--help", "info data", "info data --json", "verify data --workers 0"])
+def test_an_answer_that_cannot_be_written_is_one_sentence(place: Path, words: str) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [PYTHON, "-m", "wds_tools", *words.split()]
+        done = subprocess.run(command, cwd=place, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"Error: cannot write the answer: No space left on device\b.*\n", done.stderr)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@pytest.mark.parametrize(("words", "code"), [("info data", 0), ("info nope", 1), ("bogus", 2)])
+def test_without_an_output_a_command_ends_as_ever(place: Path, words: str, code: int) -> None:
+    command = ["bash", "-c", f'exec "$0" -m wds_tools {words} >&-', PYTHON]
+    done = subprocess.run(command, cwd=place, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_while_it_is_loaded_leaves_no_trace() -> None:
+    code = """
+import signal, sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from wds_tools.cli.start import start
+start()
+"""
+    assert run_python("-c", code, "info", "data") == Said(130, "", "Interrupted.\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes are a matter of Linux")

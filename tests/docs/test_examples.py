@@ -26,7 +26,8 @@ def test_every_example_runs(page: str, dataset: str, tmp_path: Path, monkeypatch
     tree = trees.classes(tmp_path / "imagenet" / "train", count=60)
     convert_tree(tree, tmp_path / dataset, max_count=50, workers=0)
     monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}  # a page's blocks go on from one another
     for block in blocks:
         for what, instead in SMALLER.items():
             block = block.replace(what, instead)
-        exec(compile(block, f"<{page}>", "exec"), {"__name__": "__main__"})
+        exec(compile(block, f"<{page}>", "exec"), names)

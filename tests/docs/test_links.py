@@ -18,9 +18,11 @@ ORDER = [
     "remote",
     "frameworks",
     "migrating",
+    "sidecars",
     "cli",
     "architecture",
     "performance",
+    "scale",
 ]
 
 FENCES = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

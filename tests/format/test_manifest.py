@@ -184,7 +184,7 @@ def test_the_manifest_of_timm_is_read():
 
 @pytest.mark.parametrize("version", [2, 10**30, "1", "2", 1.0, 1e999, None, [1]])
 def test_a_newer_version_is_refused(version):
-    refused(changed("version", to=version), r"info.json: its version is .* reads up to 1; upgrade with 'pip install -U")
+    refused(changed("version", to=version), r"info.json: its version is .* reads up to 1; upgrade wds_tools")
 
 
 def test_the_version_of_another_format_is_not_ours():

@@ -28,14 +28,6 @@ PRESETS = [
 PHOTO = images.photograph(500, 375)
 
 
-@pytest.fixture(params=["kernel", "no kernel"])
-def either_way(request, monkeypatch):
-    if request.param == "no kernel":
-        monkeypatch.setattr(tiles, "kernel", None)
-    else:
-        tiles.require_kernel()
-
-
 @pytest.fixture(scope="module")
 def torchvision():
     needs.package("tests.support.torchvision_ops")

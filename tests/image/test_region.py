@@ -20,14 +20,6 @@ ORIENTATIONS = range(1, 9)
 PHOTO = images.photograph(256, 256)
 
 
-@pytest.fixture(params=["kernel", "no kernel"])
-def either_way(request, monkeypatch):
-    if request.param == "no kernel":
-        monkeypatch.setattr(tiles, "kernel", None)
-    else:
-        tiles.require_kernel()
-
-
 @functools.cache
 def sampled(sampling, width, height):
     """A JPEG of a photograph, so that chroma has edges to be smoothed; grey where the sampling is None."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import interop, needs
 from tests.support.commands import run_python
+from wds_tools.tools.sidecars import write_sidecars
 
 SCRIPT = """
 import io, json, sys
@@ -43,3 +44,32 @@ def test_load_dataset_finds_the_splits_and_every_sample(made: interop.Made, tmp_
         assert len(rows) == len(made.files[split])
         assert all(label == made.label(key) for key, label, _ in rows)
     assert sorted(first) == [[key, [8, 8]] for key in sorted(made.files["val"])]
+
+
+FEATURES = """
+import json, sys
+import datasets
+
+found = datasets.load_dataset(sys.argv[1])
+print(json.dumps({
+    split: [sorted(map(str, rows.features)), rows.features["cls"].names,
+            [[row["__key__"], row["cls"], row["png"] is None] for row in rows]]
+    for split, rows in found.items()
+}))
+"""
+
+
+def test_a_card_gives_class_names_and_fields_that_not_all_samples_have(tmp_path: Path) -> None:
+    """Without one, a PNG among JPEGs is an error, and so is Energon's ``.tar.idx``, which is taken for a shard."""
+    needs.package("datasets")
+    mixed = interop.make(tmp_path)
+    write_sidecars(mixed.root, ("energon", "clip-benchmark", "hf"))
+    offline = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    said = run_python("-c", FEATURES, mixed.root, cwd=tmp_path, env=offline)
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert list(found) == ["train", "validation"]
+    for split, (columns, names, rows) in zip(("train", "val"), found.values(), strict=True):
+        assert columns == ["__key__", "__url__", "cls", "jpg", "png"]
+        assert names == list(interop.CLASSES)
+        assert sorted(rows) == [[key, mixed.label(key), key != "ant/drawing"] for key in sorted(mixed.files[split])]

@@ -334,7 +334,10 @@ except MissingExtraError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "s3://bucket needs botocore; install it with: pip install 'wds_tools[s3]'\n", done.stderr
+    assert (
+        done.stdout
+        == f"s3://bucket needs botocore, which is not installed; run: {sys.executable} -m pip install botocore\n"
+    ), done.stderr
     assert issubclass(MissingExtraError, ImportError)
 
 

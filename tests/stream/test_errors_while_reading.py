@@ -124,8 +124,12 @@ def test_the_ledger_grows_over_epochs_and_loaders(folder: Path, tmp_path: Path) 
 
 
 def test_a_ledger_that_cannot_be_written_is_an_error_that_says_so(folder: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    made = loader(folder, on_error="skip", ledger=nowhere / "ledger")
+    nowhere.rmdir()  # after it was seen to be there, and before it is needed
     with pytest.raises(StoreError, match=r"cannot write .*nowhere/ledger"):
-        list(loader(folder, on_error="skip", ledger=tmp_path / "nowhere" / "ledger"))
+        list(made)
 
 
 @WORKERS
@@ -157,7 +161,7 @@ def test_a_batch_in_which_all_are_bad_is_empty_and_still_a_batch(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
-    [(("jpg", "cls"), "no field 'jpg'"), (("__key__", "txt"), "no field 'txt'"), (("__nothing__",), "no field")],
+    [(("__nothing__",), "no field"), (("cls", "__nothing__"), "no field")],
 )
 def test_a_field_that_is_not_there_is_a_bad_sample(folder: Path, fields: Any, reason: str) -> None:
     with pytest.raises(SampleError, match=rf"key 'k0000'.*{reason}"):

@@ -255,6 +255,16 @@ def test_any_batch_is_found_without_the_others(order: Order, topology: Topology)
         assert stream.shards().tolist() == sorted(shards)
 
 
+@pytest.mark.parametrize("after", [Topology(2, 2, 4), Topology(3, 1, 5)])
+def test_shards_of_a_stream_that_was_begun_are_those_that_are_left(after: Topology) -> None:
+    order, topology = Order([5] * 30, window=3, interleave=2), Topology(2, 2, 4)
+    epoch = order.epoch(0, after, order.epoch(0, topology).history(15))
+    stream = epoch.stream()
+    left = {int(shard) for batch in stream for shard in order.locate(batch)[0]}
+    assert stream.shards().tolist() == sorted(left)
+    assert len(left) < len(order.epoch(0, topology).stream().shards())
+
+
 @MANY
 @given(order=orders(tails=st.just("drop")), topology=TOPOLOGIES)
 def test_drop_has_full_batches_and_leaves_less_than_a_step(order: Order, topology: Topology) -> None:

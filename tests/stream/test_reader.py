@@ -13,11 +13,14 @@ import pytest
 
 from tests.support import streams
 from wds_tools.errors import IndexFileError, NotFoundError, OptionError, SampleError, StaleIndexError, TarError
+from wds_tools.records import ShardInfo
+from wds_tools.store.local import LocalStore
+from wds_tools.store.options import StoreOptions
 from wds_tools.stream import reader, sequential, shards
 from wds_tools.stream.dataset import ShardDataset
 from wds_tools.stream.order import Order, Topology
 from wds_tools.stream.reader import ShardReader
-from wds_tools.stream.shards import find_shards
+from wds_tools.stream.shards import Shards, find_shards
 
 SHARD, INDEX = "train-000000.tar", "train-000000.idx"
 
@@ -192,6 +195,16 @@ def test_a_reader_pickles_without_what_it_has_open_and_reads_on(folder: Path) ->
     second = pickle.loads(pickle.dumps(first))
     second.after_fork()
     assert second.read(1, 1) == sample == first.read(1, 1)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_shards_pickle_as_what_they_are(count: int) -> None:
+    infos = (ShardInfo("a.tar", 3, 2048, "00"), ShardInfo("b.tar", 0), ShardInfo("c.tar", 7, 512))[:count]
+    made = Shards(LocalStore("data"), infos, ("cat", "dog"), lines={1: [b"jpg 512 1 x.jpg"]}, options=StoreOptions())
+    again = pickle.loads(pickle.dumps(made))
+    assert (again.shards, again.sizes, again.classes) == (infos, made.sizes, ("cat", "dog"))
+    assert (again.counted, again.lines, again.options) == (True, made.lines, made.options)
+    assert again.store.url("x") == made.store.url("x")
 
 
 def test_no_more_shards_stay_open_than_agreed(tmp_path: Path) -> None:

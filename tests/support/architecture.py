@@ -18,7 +18,7 @@ ROOF = PACKAGE  # the package itself hands names on, and imports them only for t
 # What takes long to import, or may be missing, and so is imported where it is used.
 HEAVY = {"PIL", "aiohttp", "botocore", "jinja2", "numpy", "ray", "simplejpeg", "torch", "tqdm", "webdataset"}
 LATE = {
-    f"{PACKAGE}.{room}" for room in ("image.codec", "tools.bench", "tools.preview", "tools.ranged")
+    f"{PACKAGE}.{room}" for room in ("cli.main", "image.codec", "tools.bench", "tools.preview", "tools.ranged")
 }  # rooms that load them
 TALKERS = {"cli"}  # may print, exit and read the environment
 MAX_LINES, MEDIAN_LINES = 400, 150

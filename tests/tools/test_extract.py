@@ -149,7 +149,7 @@ def test_several_splits_are_extracted_one_at_a_time(tmp_path: Path) -> None:
     tree = trees.classes(tmp_path / "tree")
     for split in ("train", "val"):
         convert_tree(tree, tmp_path / "data", split=split, workers=0)
-    with pytest.raises(OptionError, match="train, val; choose one with --split"):
+    with pytest.raises(OptionError, match="has the splits train, val; choose one with split='train'"):
         extract_dataset(tmp_path / "data", tmp_path / "back")
     with pytest.raises(OptionError, match="no split 'test', only train, val"):
         extract_dataset(tmp_path / "data", tmp_path / "back", split="test")

@@ -1,6 +1,7 @@
 """The preview of an epoch says what a loader then does."""
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -8,6 +9,8 @@ from tests.support import trees
 from tests.support.commands import call
 from wds_tools import ShardDataset, ShardLoader, convert_tree
 from wds_tools.errors import OptionError
+from wds_tools.format import manifest
+from wds_tools.records import ShardInfo, SplitInfo
 from wds_tools.tools.preview import preview_epoch
 
 
@@ -53,6 +56,23 @@ def test_unshuffled_labels_agree_with_their_neighbours(shards, tmp_path):
         "displacement": 0.0,
         "neighbours": pytest.approx(preview_epoch(tmp_path / "sorted", window=1)["quality"]["neighbours"]),
     }
+
+
+def test_a_large_dataset_is_previewed_in_little_memory(tmp_path):
+    listed = tuple(ShardInfo(f"train-{number:06d}.tar", 50_000) for number in range(1000))
+    (tmp_path / "info.json").write_bytes(manifest.dump(manifest.Manifest({"train": SplitInfo("train", listed)})))
+    tracemalloc.start()
+    try:
+        told = preview_epoch(tmp_path, world=4, workers=2, batch_size=64)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert told["samples"] == 50_000_000
+    assert told["samples_by_worker"] == [6_249_984, 6_250_016]
+    assert 125 <= told["shards_by_worker"][0] <= told["shards_by_worker"][1] <= 127
+    assert 0.9 < told["quality"]["displacement"] < 1.1
+    assert told["quality"]["neighbours"] is None
+    assert peak < 2 * 50_000_000  # two bytes a sample: they are never all put in order
 
 
 def test_labels_that_are_not_there_are_not_made_up(tmp_path):

@@ -450,4 +450,6 @@ except MissingExtraError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
-    assert done.stdout == "serving needs aiohttp; install it with: pip install 'wds_tools[explore]'\n", done.stderr
+    assert (
+        done.stdout == f"serving needs aiohttp, which is not installed; run: {sys.executable} -m pip install aiohttp\n"
+    ), done.stderr

@@ -76,7 +76,7 @@ def test_a_slow_server_limits_by_the_network_and_more_workers_than_cores_may_hel
     found = judge(measured(reads=((42, "network"),), cached=None, loads={0: 40, 1: 40, 2: 78}))
     assert (found.bottleneck, found.bound) == ("network", "I/O")
     assert "Try more workers than 2, also more than cores" in advice(found)
-    assert "Copy the shards to a local disk" in advice(found)
+    assert "ShardDataset(cache=folder, cache_bytes=N) keeps the shards on a local disk" in advice(found)
     assert "convert --image-size 256" in advice(found)
 
 

@@ -39,7 +39,8 @@ def read_classes(ctx: click.Context, parameter: click.Parameter, value: str | No
         with open(value, encoding="utf-8") as file:
             names = tuple(line.strip() for line in file if line.strip())
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"cannot read {value!r}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise click.BadParameter(f"cannot read {value!r}: {why}; it holds one class name a line") from error
     if not names:
         raise click.BadParameter(f"{value!r} is empty; it holds one class name a line, in the order of the indexes")
     return names

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from wds_tools.cli.show import brace_notation, count_text, print_json, size_text
+from wds_tools.errors import OptionError
 from wds_tools.image.kinds import KINDS
 from wds_tools.tools.describe import describe_dataset
 
@@ -42,6 +43,8 @@ def command(
     """
     place = dataset[0] if len(dataset) == 1 else dataset
     found = describe_dataset(place)
+    if split is not None and split not in found["splits"]:
+        raise OptionError(f"{found['place']!r} has no split {split!r}, only {', '.join(found['splits'])}")
     if (world, workers, batch_size) != (None, None, None):
         from wds_tools.tools.preview import preview_epoch  # loads numpy
 

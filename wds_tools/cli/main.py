@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
+import os
 import signal
 import sys
 import traceback
@@ -29,8 +31,15 @@ COMMANDS = {
     "bench": "Measure how fast a dataset loads here, and what limits it.",
     "report": "Write a page to look at a dataset with.",
     "extract": "Turn a dataset back into a folder of images.",
+    "sidecars": "Write what other readers look for beside the shards.",
     "serve": "Serve a dataset over HTTP with ranges, for trying things out.",
     "demo": "Make a small labelled image tree to try things on.",
+}
+
+
+ADVICE_AFTER_INTERRUPT = {
+    "convert": " Run the same command again; it goes on where it was.",
+    **dict.fromkeys(("index", "extract", "report", "demo"), " Run the same command again; it starts anew."),
 }
 
 
@@ -45,6 +54,16 @@ class _Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"wds_tools.cli.{name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            alike = difflib.get_close_matches(name.lower(), COMMANDS, 1)
+            advice = f"Did you mean {alike[0]!r}?" if alike else f"There are {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {name!r}. {advice}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -63,6 +82,8 @@ def group() -> None:
 
 def main() -> NoReturn:
     """The ``wds-tools`` command."""
+    if sys.stdout is None:  # closed by who called us: there is nobody to answer
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show is shown escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -71,7 +92,8 @@ def main() -> NoReturn:
         code = group.main(prog_name="wds-tools", standalone_mode=False) or 0
     except (click.exceptions.Abort, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one would only clutter the exit
-        click.echo("Interrupted. Run the same command again; convert goes on where it was.", err=True)
+        command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
+        click.echo("Interrupted." + ADVICE_AFTER_INTERRUPT.get(command, ""), err=True)
         code = 130
     except click.ClickException as error:
         error.show()
@@ -85,12 +107,32 @@ def main() -> NoReturn:
     except WdsToolsError as error:
         click.echo(f"Error: {error}", err=True)
         code = 1
-    except Exception:  # noqa: BLE001 - the last boundary: anything that arrives here is a bug
+    except Exception as error:  # noqa: BLE001 - the last boundary: anything that arrives here is a bug
+        if isinstance(error, OSError) and _came_from_writing(error):
+            _cannot_write(error)
+            sys.exit(1)
         traceback.print_exc()
         click.echo(
             f"\nThis is a bug in wds-tools {VERSION}. Please report it in {REPORT} with the lines above and the command.",
             err=True,
         )
         code = 3
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _cannot_write(error)
+        code = code or 1
     sys.exit(code)
+
+
+def _came_from_writing(error: OSError) -> bool:
+    """Whether click raised it, who writes all that we say; our own files have errors of ours."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__")).startswith("click.")
+
+
+def _cannot_write(error: OSError) -> None:
+    # What is left would be tried once more when Python ends, with a complaint.
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if not isinstance(error, BrokenPipeError):  # a reader that has gone wants no more
+        click.echo(f"Error: cannot write the answer: {error.strerror}; all but the answer is done", err=True)

@@ -173,8 +173,8 @@ def make_engine(name: str, workers: int | None, carried: Callable[..., Any] | No
         raise OptionError(f"engine is {name!r}; only 'process' is there")
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not 0 <= workers <= 1024:
-        raise OptionError(f"workers is {workers}; it must be between 0 (no processes) and 1024")
+    if not isinstance(workers, int) or not 0 <= workers <= 1024:
+        raise OptionError(f"workers is {workers!r}; it must be between 0 (no processes) and 1024")
     return ProcessEngine(workers, carried) if workers > 1 else SerialEngine()
 
 

@@ -56,6 +56,7 @@ class ConvertOptions:
     on_error: str = "raise"
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         if not _SPLIT.fullmatch(self.split):
             raise OptionError(f"split {self.split!r} cannot name shards; use letters, digits, '-' and '_'")
         if self.max_size < 10_240:
@@ -84,6 +85,25 @@ class ConvertOptions:
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             twice = next(name for number, name in enumerate(self.classes) if name in self.classes[:number])
             raise OptionError(f"class {twice!r} is listed twice")
+
+    def _check_kinds(self) -> None:
+        """Text where a number or a list is meant, as from a file of settings, is a mistake that could go far."""
+        if isinstance(self.classes, list):
+            object.__setattr__(self, "classes", tuple(self.classes))
+        for name, kind, wanted in (
+            ("split", str, "a name"),
+            ("max_size", int, "a number of bytes, such as 256_000_000"),
+            ("max_count", int, "a whole number"),
+            ("seed", int, "a whole number"),
+            ("image_size", int, "a number of pixels"),
+            ("quality", int, "a whole number"),
+            ("classes", tuple, "a tuple of names"),
+            *((name, bool, "True or False") for name in ("shuffle", "tile", "metadata", "siblings")),
+        ):
+            value = getattr(self, name)
+            optional = name in ("max_count", "image_size", "quality", "classes")
+            if not (isinstance(value, kind) or (value is None and optional)):
+                raise OptionError(f"{name} is {value!r}; it must be {wanted}")
 
     @property
     def encodes(self) -> bool:

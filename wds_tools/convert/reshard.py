@@ -58,9 +58,10 @@ def reshard(
     selection = selection or Selection()
     _check(options, selection, val)
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    texts = [os.fspath(source) for source in given]
+    texts = [os.path.expanduser(os.fspath(source)) for source in given]
+    out = os.path.expanduser(os.fspath(target))
     parts = find_parts(texts, selection, store_options)
-    _check_target(os.fspath(target), parts, texts)
+    _check_target(out, parts, texts)
 
     def made(split: str, share: tuple[float, float]) -> Result:
         chosen = replace(selection, share=share, divides=val is not None)
@@ -71,7 +72,7 @@ def reshard(
         )
         return convert(
             search,
-            os.fspath(target),
+            out,
             replace(options, split=split),
             workers=workers,
             engine=engine,

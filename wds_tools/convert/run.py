@@ -17,7 +17,7 @@ from wds_tools.convert.entries import Search
 from wds_tools.convert.lock import target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.result import Progress, Quiet, Result
-from wds_tools.convert.target import open_target
+from wds_tools.convert.target import not_left_empty, open_target
 from wds_tools.errors import OptionError, SourceChangedError, TargetBusyError
 from wds_tools.image import tiles
 from wds_tools.store.base import Store
@@ -49,12 +49,12 @@ def convert_tree(
     Raises `OptionError`, `SourceError`, `TargetError`, `StoreError`, and `SampleError` for a bad image unless
     ``on_error="skip"``.
     """
-    path = os.fspath(source)
     options = replace(options or ConvertOptions(), **changes)
+    path, out = (os.path.expanduser(os.fspath(each)) for each in (source, target))
     sources.check(path, siblings=options.siblings, images=options.images, labels=options.labels)
     return convert(
         Search(path, sources.scan),
-        os.fspath(target),
+        out,
         options,
         workers=workers,
         engine=engine,
@@ -87,13 +87,14 @@ def convert(
     if options.tile:
         tiles.require_kernel()
     chosen = make_engine(engine, workers)
-    store = open_target(target, search.source, store_options)
-    holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
-    conversion = Conversion(search, store, options, chosen, progress or Quiet(), holder)
-    if task is None:
-        with target_lock(store):
-            return conversion.run(overwrite)
-    return _run_task(conversion, store, task)
+    with not_left_empty(target):
+        store = open_target(target, search.source, store_options)
+        holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
+        conversion = Conversion(search, store, options, chosen, progress or Quiet(), holder)
+        if task is None:
+            with target_lock(store):
+                return conversion.run(overwrite)
+        return _run_task(conversion, store, task)
 
 
 def _run_task(conversion: Conversion, store: Store, task: tuple[int, int]) -> Result:

@@ -17,6 +17,9 @@ from wds_tools.convert.files import FileOrigin
 from wds_tools.convert.origin import Origin
 from wds_tools.convert.shard_origin import ShardOrigin
 from wds_tools.errors import OptionError, SourceError
+from wds_tools.store.missing import why_missing
+
+_PACKED = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,22 @@ def kind_of(source: str) -> Kind:
     """The kind of ``source``, which must be there; `SourceError` says what could be."""
     if os.path.isdir(source):
         return TREE
-    if source.endswith(".tar") or source.startswith(("http://", "https://", "s3://")):
-        shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
-        raise SourceError(f"source {shown!r} can only be shards; 'wds-tools reshard' makes new ones of them")
     kind = next((kind for kind in _KINDS if source.lower().endswith(kind.suffixes)), None)
-    if kind is None:
-        what = "is a file, not a folder" if os.path.exists(source) else "does not exist"
-        known = ", ".join(suffix for kind in _KINDS for suffix in kind.suffixes)
-        raise SourceError(f"source {source!r} {what}; give a folder of class folders, or a table that ends in {known}")
-    return kind
+    if kind is not None:
+        return kind
+    known = ", ".join(suffix for kind in _KINDS for suffix in kind.suffixes)
+    wanted = f"give a folder of class folders, or a file that ends in {known}"
+    if "://" in source:
+        shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
+        raise SourceError(
+            f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}, "
+            "or make other shards of remote ones with 'wds-tools reshard'"
+        )
+    if not os.path.exists(source):
+        raise SourceError(f"source {why_missing(source)}")
+    shards = ", or, if it is a shard, make others with 'wds-tools reshard'" if source.endswith(".tar") else ""
+    packed = source.lower().endswith(_PACKED)
+    raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}{shards}")
 
 
 def check(source: str, *, siblings: bool = False, images: str | None = None, labels: str | None = None) -> None:

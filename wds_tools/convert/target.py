@@ -5,15 +5,18 @@ Nothing here asks whether somebody else is at work; that is the lock's business.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+from collections.abc import Iterator
 
 from wds_tools.convert.several import each
 from wds_tools.convert.workspace import FOLDER, Workspace
-from wds_tools.errors import NotFoundError, OptionError, TargetError
+from wds_tools.errors import NotFoundError, OptionError, SampleError, SourceError, TargetError
 from wds_tools.format import index, manifest, sidecars
 from wds_tools.format.manifest import Manifest
+from wds_tools.store.addresses import refuse_half_address
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
 from wds_tools.store.options import StoreOptions
@@ -22,8 +25,24 @@ from wds_tools.store.s3 import S3Store
 _PROBE = f"{FOLDER}/probe"
 
 
+@contextlib.contextmanager
+def not_left_empty(target: str) -> Iterator[None]:
+    """Removes a folder that was made for a source that will not do, unless something lies in it."""
+    fresh = "://" not in target and not os.path.lexists(target)
+    try:
+        yield
+    except (SourceError, SampleError):
+        if fresh:
+            with contextlib.suppress(OSError):  # there is something
+                os.rmdir(target)
+        raise
+
+
 def open_target(target: str, source: str, options: StoreOptions | None = None) -> Store:
     """The store at ``target``, made and seen to be writable before any work begins."""
+    if not target:
+        raise OptionError("the target is empty; give a folder or s3://bucket/prefix")
+    refuse_half_address(target)
     if target.startswith("s3://"):
         bucket = S3Store(target, options)
         check_writable(bucket)

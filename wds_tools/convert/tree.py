@@ -5,6 +5,7 @@ Each class folder is scanned by itself (`folder.py`), so that processes can shar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from array import array
@@ -15,9 +16,12 @@ from wds_tools.convert.entries import Request, Source
 from wds_tools.convert.folder import Folder, check_keys, scan_folder
 from wds_tools.convert.spool import Spool
 from wds_tools.errors import SourceError
+from wds_tools.format import manifest
+from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.records import Skipped
 
-_SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "test", "testing"}
+_TRAINING = {"train", "training"}
+_SPLIT_NAMES = _TRAINING | {"val", "valid", "validation", "test", "testing"}
 
 
 def scan(request: Request) -> Source:
@@ -86,21 +90,36 @@ def _list_root(root: str) -> tuple[list[str], list[str], list[Skipped]]:
 
 
 def _check_layout(root: str, folders: list[str], files: list[str], skipped: list[Skipped]) -> None:
-    if folders and set(map(str.lower, folders)) <= _SPLIT_NAMES:
-        example = folders[-1]
+    _refuse_splits(root, folders)
+    if len(folders) == 1:  # perhaps one level too high
+        inner = os.path.join(root, folders[0])
+        with contextlib.suppress(OSError):
+            _refuse_splits(inner, _list_root(inner)[0])
+    if not folders and any(name.endswith(".tar") or name == manifest.NAME for name in files):
         raise SourceError(
-            f"{root!r} holds splits ({', '.join(folders)}), not classes; convert them one by one, for example "
-            f"'wds-tools convert {os.path.join(root, example)} OUT --split {example}'"
+            f"{root!r} holds shards already; read them as they are, make other shards of them with 'wds-tools reshard', "
+            "or turn them back into images with 'wds-tools extract'"
         )
-    if not folders and any(name == "info.json" or name.endswith(".tar") for name in files):
-        raise SourceError(f"{root!r} holds shards, not images; 'wds-tools reshard {root} OUT' makes new ones of them")
     if not folders and not files:
         found = f"holds only what is passed over ({skipped[0].path!r}: {skipped[0].reason})" if skipped else "is empty"
         raise SourceError(f"{root!r} {found}; give a folder that holds one folder a class, with images in them")
     if not folders:
         raise SourceError(
             f"{root!r} has no class folders; images are expected as {os.path.join(root, '<class>', '<image>')} "
-            "(for unlabelled images use --siblings, for labels in a table give a CSV, TSV or JSONL file as SRC)"
+            "(if this folder is one class, give the folder that it lies in; for unlabelled images use --siblings, for labels "
+            "in a table give a CSV, TSV or JSONL file as SRC)"
+        )
+
+
+def _refuse_splits(root: str, folders: list[str]) -> None:
+    """Folders that only a dataset of several splits has, though others may lie beside them, such as annotations."""
+    lower = set(map(str.lower, folders))
+    if folders and (lower <= _SPLIT_NAMES or (lower & _TRAINING and lower & (_SPLIT_NAMES - _TRAINING))):
+        splits = [name for name in folders if name.lower() in _SPLIT_NAMES]
+        example = splits[-1]
+        raise SourceError(
+            f"{root!r} holds splits ({', '.join(splits)}), not classes; convert them one by one, for example "
+            f"'wds-tools convert {os.path.join(root, example)} OUT --split {example}'"
         )
 
 
@@ -125,7 +144,10 @@ def _nothing_found(root: str, source: Source) -> str:
             f"{root!r} has no usable image: {len(source.skipped)} skipped, the first is {first.path!r}: {first.reason}"
         )
     kinds = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in sorted(source.ignored.items())[:5])
-    return f"{root!r} has no images in its class folders" + (f", only other files ({kinds})" if kinds else "")
+    what = f", only other files ({kinds})" if kinds else ""
+    return (
+        f"{root!r} has no images in its class folders{what}; images end in {', '.join(f'.{ext}' for ext in EXTENSIONS)}"
+    )
 
 
 def _check_across_folders(folders: list[str], lines: Spool) -> None:

@@ -19,11 +19,12 @@ from wds_tools.convert.plan import shard_digest
 from wds_tools.convert.several import each
 from wds_tools.errors import NotFoundError, StoreError, TargetError
 from wds_tools.format import index
+from wds_tools.format.dataset import WORKSPACE
 from wds_tools.records import Receipt, ShardPlan, Skipped
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
 
-FOLDER = ".wds_tools"
+FOLDER = WORKSPACE
 _PLAN = "plan.json"
 
 

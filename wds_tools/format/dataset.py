@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wds_tools.errors import NotFoundError
+from wds_tools.errors import NotFoundError, OptionError, StoreError
 from wds_tools.format import index, manifest
 from wds_tools.format.manifest import Manifest
 from wds_tools.records import Sample
 from wds_tools.store.base import Store
+from wds_tools.store.local import LocalStore
+
+WORKSPACE = ".wds_tools"
+"""The folder that a conversion works in, which is gone when the dataset is finished."""
 
 _NUMBERED = re.compile(r"(.*?)[-_.]?\d+(?:-of-\d+)?\.tar")
 
@@ -36,12 +41,9 @@ def open_dataset(store: Store, names: Sequence[str] | None) -> Dataset:
         try:
             found = manifest.load(store.read(manifest.NAME), store.url(manifest.NAME))
         except NotFoundError:
-            names = [name for name in store.list() if name.endswith(".tar") and not name.startswith(".")]
+            names = list_shards(store)
             if not names:
-                raise NotFoundError(
-                    f"{store.url()!r} holds no dataset: neither info.json nor shards (*.tar); "
-                    "make one with 'wds-tools convert'"
-                ) from None
+                raise NotFoundError(_holds_none(store)) from None
         else:
             return Dataset(
                 store,
@@ -52,6 +54,45 @@ def open_dataset(store: Store, names: Sequence[str] | None) -> Dataset:
     for name in names:
         splits.setdefault(split_of(name), []).append(name)
     return Dataset(store, {name: tuple(shards) for name, shards in splits.items()}, None)
+
+
+def list_shards(store: Store) -> list[str]:
+    """The shards of a folder without a manifest; `NotFoundError` where a conversion has not written it yet."""
+    try:
+        there = store.list()
+    except StoreError as error:
+        raise type(error)(f"{store.url(manifest.NAME)} does not exist, and {error}") from error
+    if any(name.partition("/")[0] == WORKSPACE for name in there) and manifest.NAME not in there:
+        raise NotFoundError(
+            f"{store.url()!r} is not finished: info.json, which a conversion writes last, is not there; wait for it, or run "
+            "the same 'wds-tools convert' again (a glob of shards reads those that are there)"
+        )
+    return [name for name in there if name.endswith(".tar") and not name.startswith(".")]
+
+
+def choose_split(found: Dataset, split: str | None) -> str:
+    """``split``, or the only one there is; `OptionError` says which there are."""
+    has = ", ".join(found.splits) or "none"
+    if split is None and len(found.splits) != 1:
+        example = next(iter(found.splits), "train")
+        raise OptionError(
+            f"{found.store.url()!r} has the splits {has}; choose one with split={example!r} (--split {example})"
+        )
+    if split is None:
+        return next(iter(found.splits))
+    if split not in found.splits:
+        raise OptionError(f"{found.store.url()!r} has no split {split!r}, only {has}")
+    return split
+
+
+def _holds_none(store: Store) -> str:
+    """That there is no dataset, and in which folder below there is one."""
+    what = f"{store.url()!r} holds no dataset: neither info.json nor shards (*.tar)"
+    if isinstance(store, LocalStore):
+        for name in store.list()[:1000]:
+            if os.path.isfile(store.url(f"{name}/{manifest.NAME}")):
+                return f"{what}; there is one in {store.url(name)!r}"
+    return f"{what}; make one with 'wds-tools convert'"
 
 
 def read_index(store: Store, shard: str) -> list[Sample]:

@@ -121,8 +121,7 @@ def load(data: bytes, place: str = NAME) -> Manifest:
     version = content.get("version", VERSION)
     if content.get("format") == FORMAT and not (isinstance(version, int) and version <= VERSION):
         raise ManifestError(
-            f"{place}: its version is {version!r:.40} and this program reads up to {VERSION}; "
-            "upgrade with 'pip install -U wds_tools'"
+            f"{place}: its version is {version!r:.40} and this program reads up to {VERSION}; upgrade wds_tools"
         )
     try:
         return _load(content)

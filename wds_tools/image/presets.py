@@ -7,6 +7,7 @@ whichever worker has it. Drawing needs no more than the picture's size; decoding
 from __future__ import annotations
 
 import math
+import os
 import random
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,9 +64,11 @@ class Preset(ABC):
     def __call__(self, image: Any, seed: int | None = None) -> NDArray[np.uint8]:
         """A new uint8 array (3, height, width) from bytes, a PIL image, or uint8 pixels (height, width, 3).
 
-        Without a ``seed`` one is drawn from Python's ``random``. `DecodeError` for bad bytes, `OptionError` for an array of
-        another kind.
+        Bytes are turned as their EXIF orientation says; a PIL image is taken as it is, so turn it first
+        (``ImageOps.exif_transpose``). Channels come first: torchvision's ``ToTensor`` after it would swap axes. Without a
+        ``seed`` one is drawn from Python's ``random``. `DecodeError` for bad bytes, `OptionError` for anything else.
         """
+        _refuse_path(image)
         out = np.empty((3, *self.size), np.uint8)
         rng = random.Random(random.getrandbits(64) if seed is None else seed)
         if isinstance(image, (bytes, bytearray, memoryview)):
@@ -192,15 +195,26 @@ class Decode:
     """
 
     def __call__(self, image: Any) -> NDArray[np.uint8]:
-        """A uint8 array (3, height, width) from bytes or a PIL image; `DecodeError` if they are bad."""
+        """A uint8 array (3, height, width) from bytes or a PIL image; `DecodeError` if they are bad.
+
+        Bytes are turned as their EXIF orientation says; a PIL image is taken as it is.
+        """
+        _refuse_path(image)
         if isinstance(image, (bytes, bytearray, memoryview)):
             pixels = codec.decode(bytes(image))
+        elif not hasattr(image, "convert"):
+            raise OptionError(f"{image!r:.40} is no image: bytes are, and PIL images")
         else:
             pixels = np.array(image.convert("RGB"))
         return np.moveaxis(pixels, 2, 0)
 
     def __repr__(self) -> str:
         return "Decode()"
+
+
+def _refuse_path(image: Any) -> None:
+    if isinstance(image, (str, os.PathLike)):
+        raise OptionError(f"{os.fspath(image)!r} is a path and no image: give the file's bytes, or a PIL image")
 
 
 def _range(name: str, value: tuple[float, float], most: float) -> tuple[float, float]:

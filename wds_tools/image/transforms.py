@@ -8,6 +8,7 @@ Presets make one training image of a file's bytes, in a worker, as uint8: they a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -26,6 +27,13 @@ __all__ = [
     "normalize",
 ]
 
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"transforms has no {name!r}, only {', '.join(__all__)}; torchvision's transforms work as transform= too"
+    )
+
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Of red, green and blue over ImageNet's training images, where white is 1."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -41,6 +49,15 @@ def normalize(
 
     Floating images are taken to be from 0 to 1. The result is on the batch's device and lies in memory as the batch does.
     """
+    if not isinstance(batch, torch.Tensor):
+        raise OptionError(
+            f"a {type(batch).__name__} is no batch of images: one tensor is; images of several shapes come as a list, so choose "
+            "a transform of a fixed size"
+        )
+    if isinstance(mean, (int, float)) or isinstance(std, (int, float)):
+        raise OptionError(
+            f"mean={mean!r} and std={std!r} are for one channel; give a number for each, such as (0.5, 0.5, 0.5)"
+        )
     channels = batch.shape[-3] if batch.ndim >= 3 else 0
     if len(mean) != channels or len(std) != channels or not all(std):
         raise OptionError(

@@ -7,7 +7,9 @@ folder of one server, or below it. Each may be signed by a query of its own.
 from __future__ import annotations
 
 import fnmatch
+import os
 import posixpath
+import re
 from collections.abc import Sequence
 from glob import has_magic
 from urllib.parse import SplitResult, unquote, urlunsplit
@@ -20,6 +22,7 @@ from wds_tools.store.s3 import S3Store
 
 SCHEMES = ("http://", "https://", "s3://")
 
+_HALF = re.compile(r"(https?|s3):(?!//)")
 _MANIFEST = "info.json"
 _SHARD = ".tar"
 
@@ -30,6 +33,14 @@ def find_remote(addresses: Sequence[str], options: StoreOptions | None = None) -
     if len(kinds) > 1:
         raise OptionError("some shards are in S3 and others are not; give those of one place")
     return _in_s3(addresses, options) if kinds == {True} else _on_a_server(addresses, options)
+
+
+def refuse_half_address(text: str) -> None:
+    """`OptionError` for ``s3:bucket`` or ``https:/host``, which nobody means as a path, unless there is such a file."""
+    half = _HALF.match(text)
+    if half and not os.path.exists(text):
+        example = "s3://bucket/prefix" if half[1] == "s3" else f"{half[1]}://host/folder"
+        raise OptionError(f"{text.partition('?')[0]!r} is neither a path nor an address; write {example}")
 
 
 def _on_a_server(addresses: Sequence[str], options: StoreOptions | None) -> tuple[Store, tuple[str, ...] | None]:

@@ -37,7 +37,7 @@ class CacheStore:
         if max_bytes < 1:
             raise OptionError(f"cache_bytes is {max_bytes}; it must be at least 1")
         self._store = store
-        self._folder = LocalStore(path)
+        self._folder = LocalStore(os.path.expanduser(path))
         self._max_bytes = max_bytes
 
     @property

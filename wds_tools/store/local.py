@@ -208,6 +208,41 @@ class LocalStore:
                 os.unlink(temporary)
             raise
 
+    def link(self, name: str, target: str) -> None:
+        """Let ``name`` lead to ``target``, relative to its own folder; what was there of that name is replaced at once."""
+        path = self.url(name)
+        folder, base = os.path.split(path)
+        temporary = os.path.join(folder, f".{base}.{secrets.token_hex(4)}.tmp")
+        with _told(path, "write"):
+            os.makedirs(folder, exist_ok=True)
+            try:
+                os.symlink(target, temporary)
+                os.replace(temporary, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+
+    def leads_to(self, name: str) -> str | None:
+        """Where the link ``name`` leads; None for a file, and for nothing."""
+        try:
+            return os.readlink(self.url(name))
+        except OSError:
+            return None
+
+    def exists(self, name: str) -> bool:
+        """Whether anything is there of that name, a link that leads nowhere too."""
+        return os.path.lexists(self.url(name))
+
+    def is_folder(self, name: str) -> bool:
+        return os.path.isdir(self.url(name))
+
+    def let_edit(self, name: str) -> None:
+        """Give the owner leave to write to ``name``, which files are made without."""
+        path = self.url(name)
+        with _told(path, "write"):
+            os.chmod(path, _READ_ONLY | 0o200)
+
     def delete(self, name: str) -> None:
         path = self.url(name)
         try:

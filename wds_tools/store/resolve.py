@@ -10,15 +10,17 @@ import glob
 import os
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from braceexpand import braceexpand
 
 from wds_tools.errors import NotFoundError, OptionError
-from wds_tools.store.addresses import SCHEMES, find_remote
+from wds_tools.store.addresses import SCHEMES, find_remote, refuse_half_address
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
+from wds_tools.store.missing import why_missing
 from wds_tools.store.options import StoreOptions
 
 MAX_NAMES = 1_000_000
@@ -104,9 +106,10 @@ def locate(
 ) -> Place:
     """The store and the shard names that ``dataset`` means. `NotFoundError` says which part of it is not there.
 
-    With ``remote``, http, https and s3 addresses are taken too: of a folder, or of shards of one server or bucket.
+    With ``remote``, http, https and s3 addresses are taken too: of a folder, or of shards of one server or bucket. A ``~``
+    at the beginning of a path is the home folder.
     """
-    texts = [os.fspath(dataset)] if isinstance(dataset, (str, os.PathLike)) else [os.fspath(item) for item in dataset]
+    texts = _texts(dataset)
     if remote and any(text.startswith(SCHEMES) for text in texts):
         if not all(text.startswith(SCHEMES) for text in texts):
             raise OptionError("some shards are local and others are not; give those of one place")
@@ -114,43 +117,75 @@ def locate(
     for text in texts:
         _refuse_urls(text, remote)
     if isinstance(dataset, (str, os.PathLike)):
-        text = os.fspath(dataset)
+        text = texts[0]
         if os.path.isdir(text):
             return Place(LocalStore(text), None)
         if os.path.basename(text) == "info.json" and os.path.isfile(text):
             return Place(LocalStore(os.path.dirname(text) or "."), None)
         return _shards([text])
-    return _shards([os.fspath(item) for item in dataset])
+    return _shards(texts)
+
+
+def _texts(dataset: Any) -> list[str]:
+    items = [dataset] if isinstance(dataset, (str, os.PathLike)) or not isinstance(dataset, Iterable) else list(dataset)
+    for item in items:
+        if not isinstance(item, (str, os.PathLike)):
+            raise OptionError(f"{item!r:.100} is no place of a dataset; give a path, an address, or a list of shards")
+    return [os.path.expanduser(os.fspath(item)) for item in items]
 
 
 def _shards(texts: Sequence[str]) -> Place:
     paths: list[str] = []
     for text in texts:
-        for name in expand_braces(text):
+        names = expand_braces(text)
+        for name in names:
             if os.path.isdir(name):
                 raise OptionError(f"{name!r} is a folder; give either one folder or a list of shards")
+        if len(names) > 1:
+            _refuse_missing(text, names)
+        for name in names:
             if os.path.exists(name) or not glob.has_magic(name):
                 paths.append(name)
                 continue
             found = sorted(glob.glob(name))
             if not found:
-                raise NotFoundError(f"nothing matches {name!r}; check the path")
+                raise NotFoundError(_why_nothing_matches(name))
             paths += found
     if not paths:
         raise OptionError("no shards are given; give a folder, a glob, brace notation or a list")
     for path in paths:
         if not os.path.isfile(path):
-            what = "is no file" if os.path.exists(path) else "does not exist"
-            raise NotFoundError(f"{path!r} {what}; check the path")
+            raise NotFoundError(f"{path!r} is no file; check the path" if os.path.exists(path) else why_missing(path))
     full = [os.path.abspath(path) for path in paths]
     root = os.path.dirname(full[0]) if len(full) == 1 else os.path.commonpath([os.path.dirname(path) for path in full])
     return Place(LocalStore(root), tuple(os.path.relpath(path, root).replace(os.sep, "/") for path in full))
+
+
+def _refuse_missing(text: str, names: Sequence[str]) -> None:
+    """Brace notation is often right but for its numbers, so it is said how many are wrong."""
+    missing = [name for name in names if not glob.has_magic(name) and not os.path.lexists(name)]
+    if missing and len(missing) < len(names):
+        raise NotFoundError(
+            f"{len(missing):,} of the {len(names):,} shards that {text!r} stands for do not exist, the first is "
+            f"{missing[0]!r}; check the numbers"
+        )
+    if missing:
+        raise NotFoundError(why_missing(missing[0]))
+
+
+def _why_nothing_matches(pattern: str) -> str:
+    folder = os.path.dirname(pattern)
+    if folder and not glob.has_magic(folder) and not os.path.exists(folder):
+        return f"nothing matches {pattern!r}: {why_missing(folder)}"
+    seen_from = "" if os.path.isabs(pattern) else f", seen from {os.getcwd()!r}"
+    return f"nothing matches {pattern!r}{seen_from}; check the path"
 
 
 def _refuse_urls(text: str, remote: bool) -> None:
     """Nothing is ever handed to a shell, and remote places have stores of their own."""
     if text.startswith("pipe:"):
         raise OptionError(f"{text.split()[0]!r} asks for a shell command, which is never run; give a path")
+    refuse_half_address(text)
     if "://" in text:
         shown = re.sub(r"//[^/]*@", "//", text.partition("?")[0])  # neither a signature nor a password
         reads = "http, https and s3 addresses are read" if remote else "this command reads local datasets"

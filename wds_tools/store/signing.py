@@ -115,9 +115,7 @@ class Signer:
             from botocore.exceptions import BotoCoreError
             from botocore.session import Session
         except ImportError:
-            raise MissingExtraError(
-                f"s3://{self.bucket} needs botocore; install it with: pip install 'wds_tools[s3]'"
-            ) from None
+            raise MissingExtraError.of(f"s3://{self.bucket}", "botocore") from None
         if self._pid != os.getpid():
             self._forget()
             self._pid = os.getpid()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,10 @@ import torch
 
 from wds_tools.errors import OptionError, SampleError, WdsToolsError
 from wds_tools.image import codec
+from wds_tools.image.jitter import ColorJitter
 from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.image.presets import Decode, Preset
+from wds_tools.image.transforms import normalize
 from wds_tools.stream.columns import Column, Labels, Layout, Memory, Pictures, Results, Seeds, Values, Wholes
 from wds_tools.stream.slots import Slots
 
@@ -39,11 +41,36 @@ class BadSample:
         return f"{self.shard}, key {self.key!r}, offset {self.offset}: {self.reason}"
 
 
+class MissingField(SampleError):
+    """A sample has no field of a name that is wanted."""
+
+    def among(self, sample: Mapping[str, Any]) -> SampleError:
+        """The same, with the fields that the whole sample has."""
+        has = ", ".join(name for name in sample if not name.startswith("__")) or "none"
+        return SampleError(f"{self.reason} (it has {has}); choose others with fields=")
+
+
+def check_transform(transform: Any) -> None:
+    """`OptionError` for what `ShardDataset` takes as ``transform`` and cannot be one."""
+    name = getattr(transform, "__name__", type(transform).__name__)
+    if isinstance(transform, type) and any("__call__" in vars(parent) for parent in transform.__mro__[:-1]):
+        raise OptionError(f"transform is the class {name}; give one that is made of it, {name}(…)")
+    if transform is normalize or isinstance(transform, ColorJitter):
+        raise OptionError(
+            f"transform is {name}, which is for whole batches; call it in the loop, on the loader's images"
+        )
+    if transform is not None and not callable(transform):
+        raise OptionError(
+            f"transform is {transform!r:.100}; give a preset such as transforms.RandomResizedCrop(224), or any callable on "
+            "a PIL image"
+        )
+
+
 class Fields:
     """The names of what a batch is made of: ``"jpg;png;webp"`` is the first of these that a sample has."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        if isinstance(names, str) or not names:
+        if isinstance(names, str) or not names or not all(isinstance(name, str) for name in names):
             raise OptionError(f"fields is {names!r}; give a tuple of names such as ('jpg;png;webp', 'cls')")
         self.names = tuple(names)
         self._choices = tuple(tuple(name.split(";")) for name in self.names)
@@ -73,8 +100,16 @@ class Fields:
         for choice in self._choices[number]:
             if choice in sample:
                 return sample[choice]
-        has = ", ".join(name for name in sample if not name.startswith("__")) or "none of those that are read"
-        raise SampleError(f"it has no field {self.names[number]!r} (it has {has}); choose others with fields=")
+        raise MissingField(f"it has no field {self.names[number]!r}")
+
+    def check(self, there: Sequence[str]) -> None:
+        """`OptionError` for a name that no sample of a dataset can have which has only the fields ``there``."""
+        for name, choices in zip(self.names, self._choices, strict=True):
+            if not any(choice in there or choice.startswith("__") for choice in choices):
+                raise OptionError(
+                    f"fields has {name!r}, and the dataset has no such field, only {', '.join(there)}; "
+                    "choose with ShardDataset(fields=…)"
+                )
 
 
 class Batcher:

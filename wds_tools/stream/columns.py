@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from wds_tools.errors import SampleError
+from wds_tools.errors import OptionError, SampleError
 from wds_tools.image import codec
 from wds_tools.image.arrays import npy_header
 from wds_tools.image.presets import Preset
@@ -125,7 +125,7 @@ class Seeds(Values):
     """The samples' seeds as one int64 tensor: what random operations on whole batches are to draw from."""
 
     def put(self, value: Any, seed: int) -> None:
-        self._next = seed & (2**63 - 1)
+        self._next = seed
 
     def done(self) -> torch.Tensor:
         return torch.tensor(self._values, dtype=torch.int64)
@@ -142,6 +142,8 @@ class Results(Values):
         image = codec.decode_pil(value)
         _seed_all(seed)
         self._next = self._transform(image)
+        if self._next is None:
+            raise OptionError("transform returned None; it must return what it makes of the image")
 
     def done(self) -> Any:
         if not self._values:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import difflib
+import inspect
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +26,7 @@ from webdataset.pipeline import DataPipeline
 from wds_tools.errors import OptionError
 from wds_tools.store.options import StoreOptions
 from wds_tools.stream import decoders, sequential
-from wds_tools.stream.batch import Fields
+from wds_tools.stream.batch import Fields, check_transform
 from wds_tools.stream.order import Order, Topology
 from wds_tools.stream.partition import whole_number
 from wds_tools.stream.reader import SampleDict, ShardReader, shards_at_once
@@ -94,9 +97,10 @@ class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webda
         _check_webdataset_options(webdataset_options)
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or 'skip'")
-        if max_errors is not None and max_errors < 0:
-            raise OptionError(f"max_errors is {max_errors}; it must be at least 0")
+        if max_errors is not None:
+            max_errors = whole_number("max_errors", max_errors, 0)
         self.fields = Fields(fields)
+        check_transform(transform)
         self.transform = transform
         self.on_error = on_error
         self.max_errors = max_errors
@@ -133,7 +137,7 @@ class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webda
 
     def __getitem__(self, number: int) -> SampleDict:
         """The sample at a position in the manifest's order, by one read; negative positions count from the end."""
-        count = len(self)
+        count, number = len(self), operator.index(number)
         if not -count <= number < count:
             raise IndexError(f"sample {number} of {count}")
         shard, index = self.order.locate(number % count)
@@ -267,5 +271,10 @@ def _check_webdataset_options(options: dict[str, Any]) -> None:
         asks = value not in (None, False) and getattr(value, "__name__", "") != "reraise_exception"
         if name in _REFUSED and asks:
             raise OptionError(f"{name}={value!r} cannot be given to ShardDataset; {_REFUSED[name]}")
+        if name in ("batch_size", "num_workers", "tail", "ledger", "pin_memory", "persistent_workers"):
+            raise OptionError(f"{name} cannot be given to ShardDataset; give it to ShardLoader")
         if name not in _ACCEPTED and name not in _REFUSED:
-            raise OptionError(f"{name} cannot be given to ShardDataset; see its documentation for what can")
+            known = [each for each in inspect.signature(ShardDataset).parameters if each != "webdataset_options"]
+            alike = difflib.get_close_matches(name, known, 1)
+            advice = f"did you mean {alike[0]}?" if alike else f"what can is {', '.join(known)}"
+            raise OptionError(f"{name} cannot be given to ShardDataset; {advice}")

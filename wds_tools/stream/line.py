@@ -67,6 +67,11 @@ class ShardLine:
             window_order(borders, start, stop, interleave=self._interleave, window=self._window, key=self._key)
         )
 
+    def one_of_each(self, start: int, stop: int) -> Ids:
+        """A sample of each shard that these positions are in; at a cost by shards, not by samples."""
+        within = slice(np.searchsorted(self._borders, start, "right") - 1, np.searchsorted(self._borders, stop))
+        return self._first_ids[within] if start < stop else self._first_ids[:0]
+
     def _at(self, positions: Ids) -> Ids:
         shard = np.searchsorted(self._borders, positions, side="right") - 1
         ids: Ids = self._first_ids[shard] + (positions - self._borders[shard])

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from multiprocessing.context import get_spawning_popen
@@ -21,13 +22,15 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from wds_tools.errors import OptionError, SampleError, TooManyErrors, WdsToolsError, WorkerError
+from wds_tools.errors import OptionError, SampleError, TooManyErrors, WdsToolsError
 from wds_tools.store.local import store_error
-from wds_tools.stream.batch import BadSample, Batcher, kept_randomness
+from wds_tools.stream.batch import BadSample, Batcher, MissingField, kept_randomness
 from wds_tools.stream.dataset import ShardDataset
 from wds_tools.stream.order import EpochOrder, Order, Phase, Tail, Topology, sample_rng_seed
+from wds_tools.stream.partition import whole_number
 from wds_tools.stream.reader import ShardReader, shards_at_once
 from wds_tools.stream.slots import SPARE, Parcel, Slots
+from wds_tools.stream.workers import told_of_pickling, worker_errors
 from wds_tools.stream.world import find_world
 
 STATE_VERSION = 1
@@ -39,6 +42,18 @@ _REFUSED = {
     "drop_last": "use tail='drop'",
     "collate_fn": "use ShardDataset's fields and transform",
     "in_order": "batches come in order, so that a pass can be resumed",
+}
+_OF_DATASET = {
+    "split",
+    "seed",
+    "window",
+    "interleave",
+    "fields",
+    "transform",
+    "on_error",
+    "max_errors",
+    "cache",
+    "cache_bytes",
 }
 MAX_PHASES = 64  # changes of topology in one epoch that fit into the memory shared with workers
 
@@ -72,6 +87,12 @@ class ShardLoader(DataLoader[Any]):
         ledger: str | os.PathLike[str] | None = None,
         **loader_options: Any,
     ) -> None:
+        if not isinstance(dataset, ShardDataset):
+            raise OptionError(
+                f"dataset is {dataset!r:.100}; give a ShardDataset, as in ShardLoader(ShardDataset(path), 64)"
+            )
+        for name in _OF_DATASET & loader_options.keys():
+            raise OptionError(f"{name} cannot be given to ShardLoader; give it to ShardDataset")
         for name, instead in _REFUSED.items():
             if name in loader_options:
                 raise OptionError(f"{name} cannot be given to ShardLoader; {instead}")
@@ -81,6 +102,9 @@ class ShardLoader(DataLoader[Any]):
             raise OptionError(
                 "ShardLoader makes its batches from fields= and transform=; for a dataset with further stages use wds.WebLoader"
             )
+        if dataset.shards.fields:
+            dataset.fields.check(dataset.shards.fields)
+        num_workers = whole_number("num_workers", num_workers, 0)
         given = (rank, world_size) if rank is not None or world_size is not None else dataset.given_world
         self._given_world = given
         self._order = replace(dataset.order, tail=tail)
@@ -88,7 +112,7 @@ class ShardLoader(DataLoader[Any]):
         self._history: tuple[Phase, ...] = ()
         self._position: EpochOrder | None = None  # of the pass that goes on
         self._delivered = 0
-        self._ledger = os.fspath(ledger) if ledger is not None else None
+        self._ledger = _checked_ledger(ledger) if ledger is not None else None
         self._batch_size, self._workers = batch_size, num_workers
         self.errors: list[BadSample] = []
         self._topology()  # refuses what cannot be
@@ -106,6 +130,7 @@ class ShardLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin ``epoch`` with the next pass. The epoch that a loaded state is in stays where it is."""
+        epoch = whole_number("epoch", epoch, 0, 2**63)
         if epoch != self._epoch or self._position is not None:
             self._epoch, self._history, self._position = epoch, (), None
 
@@ -132,7 +157,13 @@ class ShardLoader(DataLoader[Any]):
         if not (self.persistent_workers and self._iterator is not None):  # workers that start now learn of these slots
             source.slots = self._slots()
         self._position, self._delivered = position, 0
-        with _worker_errors(self._workers):
+        if not position.num_batches and not self._history and self._order.num_samples:
+            warnings.warn(
+                f"tail={self._order.tail!r} leaves no batch at all: {self._order.num_samples} samples do not make a full one "
+                f"of {self._batch_size} for each of {world} ranks; use smaller batches, or tail='even'",
+                stacklevel=2,
+            )
+        with worker_errors(self._workers), told_of_pickling():
             return self._deliver(position, super().__iter__())
 
     def _slots(self) -> Slots | None:
@@ -164,7 +195,7 @@ class ShardLoader(DataLoader[Any]):
 
     def _take(self, batches: Iterator[Any]) -> tuple[Any, tuple[BadSample, ...]]:
         try:
-            with _worker_errors(self._workers):
+            with worker_errors(self._workers):
                 made = next(batches)
         except StopIteration:
             raise WdsToolsError("a worker ended before its batches did; this is a bug, please report it") from None
@@ -248,20 +279,12 @@ def _as_made(batch: Any) -> Any:
     return batch
 
 
-@contextmanager
-def _worker_errors(workers: int) -> Iterator[None]:
-    """What DataLoader says when a worker process is gone, as `WorkerError`; what was raised inside of one passes."""
-    try:
-        yield
-    except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
-        # Killed while it hands a batch over, a worker leaves a connection that ends.
-        broken = not isinstance(error, RuntimeError) and "in DataLoader worker process" not in str(error)
-        if not workers or not (broken or "DataLoader worker (pid" in str(error)):
-            raise
-        raise WorkerError(
-            f"a worker process died ({error}); if memory ran out, use fewer workers or smaller batches, "
-            "then resume from the last state"
-        ) from error
+def _checked_ledger(ledger: str | os.PathLike[str]) -> str:
+    """A file is opened when the first sample is bad, which may be hours later."""
+    path = os.path.expanduser(os.fspath(ledger))
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise OptionError(f"ledger is {path!r}, and there is no such folder; make it first")
+    return path
 
 
 @dataclass(frozen=True)
@@ -354,6 +377,8 @@ class _Batches(IterableDataset[Any]):
             except SampleError as error:
                 name, key, offset = self._reader.place(shard, number)
                 if not self._skip:
+                    if isinstance(error, MissingField):  # only the fields that are wanted were read
+                        error = error.among(ShardReader(self._shards).read(shard, number))
                     raise error.at(f"{name}, key {key!r}, offset {offset}") from error
                 bad.append(BadSample(name, key, offset, error.reason))
         return batch.done(), tuple(bad)

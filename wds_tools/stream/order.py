@@ -237,6 +237,11 @@ class Stream:
 
     def shards(self) -> Ids:
         """The shards that hold the samples left, in the manifest's order."""
+        start, size, begin, length = self._place
+        if isinstance(self.line, ShardLine) and self.first == self._worker and begin + length <= size:
+            # All of a part of the line: samples need not be put in order to know where they lie.
+            ids = self.line.one_of_each(start + begin, start + begin + length)
+            return np.sort(self.order.locate(ids)[0])
         found = [np.unique(self.order.locate(batch)[0]) for batch in self]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from wds_tools.errors import NotFoundError, OptionError, TarError
 from wds_tools.format import index, tar
-from wds_tools.format.dataset import open_dataset
+from wds_tools.format.dataset import choose_split, open_dataset
 from wds_tools.records import ShardInfo
 from wds_tools.store.base import Store
 from wds_tools.store.cache import CacheStore
@@ -30,7 +31,7 @@ class Shards:
     """The shards of one split, in order. ``counted`` is False where nothing tells how many samples a shard has.
 
     ``lines`` are the index lines, by shard number, of shards that have no index file. ``options`` are those of a remote
-    store.
+    store. ``fields`` are those that a manifest lists, empty where none does.
     """
 
     store: Store
@@ -39,11 +40,26 @@ class Shards:
     counted: bool = True
     lines: dict[int, list[bytes]] = field(default_factory=dict, repr=False)
     options: StoreOptions | None = None
+    fields: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Samples of each shard."""
         return tuple(shard.samples for shard in self.shards)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Every spawned worker is sent this. As columns 100,000 shards take 0.1 s to pickle, one by one 0.7 s.
+        shards = self.shards
+        columns = (
+            [s.name for s in shards],
+            [s.samples for s in shards],
+            [s.size for s in shards],
+            [s.sha256 for s in shards],
+        )
+        return {**self.__dict__, "shards": columns}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, shards=tuple(map(ShardInfo, *state["shards"])))
 
 
 @dataclass(frozen=True)
@@ -70,17 +86,17 @@ def find_shards(
 
 def _find(place: Place, split: str | None) -> Shards:
     found = open_dataset(place.store, place.names)
-    if place.names is not None and found.manifest is None:
+    if place.names is not None and split is None:
         names = [name for shards in found.splits.values() for name in shards]  # named one by one: all are meant
         return _count(place.store, names)
-    if split is None and len(found.splits) == 1:
-        split = next(iter(found.splits))
-    if split not in found.splits:
-        has = ", ".join(found.splits) or "none"
-        raise OptionError(f"split is {split!r}, and {place.store.url()} has {has}; choose one of them")
+    if place.names is not None and split not in found.splits:
+        has = ", ".join(found.splits)
+        raise OptionError(f"split is {split!r}, and by their names the given shards are of {has}; leave split out")
+    split = choose_split(found, split)
     if found.manifest is None:
         return _count(place.store, found.splits[split])
-    return Shards(place.store, found.manifest.splits[split].shards, found.manifest.classes)
+    info = found.manifest.splits[split]
+    return Shards(place.store, info.shards, found.manifest.classes, fields=tuple(info.fields))
 
 
 def _count(store: Store, names: Sequence[str]) -> Shards:

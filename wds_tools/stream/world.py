@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from wds_tools.errors import OptionError
+from wds_tools.stream.partition import whole_number
 
 
 def find_world(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
@@ -17,7 +18,8 @@ def find_world(rank: int | None = None, world_size: int | None = None) -> tuple[
         raise OptionError(f"rank is {rank} and world_size is {world_size}; give both, or neither")
     if rank is None or world_size is None:
         rank, world_size = _found()
-    if not 0 <= rank < world_size:
+    world_size = whole_number("world_size", world_size, 1)
+    if not 0 <= whole_number("rank", rank, 0) < world_size:
         raise OptionError(f"rank is {rank} where world_size is {world_size}; ranks count from 0 to world_size - 1")
     return rank, world_size
 

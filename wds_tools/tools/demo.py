@@ -28,7 +28,7 @@ def make_demo(target: str | PathLike[str], *, per_class: int = 100, size: int = 
         raise OptionError(f"per_class is {per_class}; it must be between 1 and 100000")
     if not 16 <= size <= 4096:
         raise OptionError(f"size is {size}; it must be between 16 and 4096")
-    target = os.fspath(target)
+    target = os.path.expanduser(os.fspath(target))
     with new_folder(target) as folder:
         try:
             for name in CLASSES:

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 
 from wds_tools.convert import keys
 from wds_tools.convert.engines import Watch
-from wds_tools.errors import FormatError, NotFoundError, OptionError, StoreError, TarError
+from wds_tools.errors import FormatError, NotFoundError, StoreError, TarError
 from wds_tools.format import tar
-from wds_tools.format.dataset import open_dataset, read_index
+from wds_tools.format.dataset import choose_split, open_dataset, read_index
 from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.records import Member, Sample, SplitInfo
 from wds_tools.store.base import Store
@@ -61,15 +61,8 @@ def extract_dataset(
     """
     place = locate(dataset, remote=True, options=store_options)
     found = open_dataset(place.store, place.names)
-    if split is None:
-        if len(found.splits) > 1:
-            raise OptionError(
-                f"{place.store.url()!r} has the splits {', '.join(found.splits)}; choose one with --split"
-            )
-        split = next(iter(found.splits), "")
-    if split not in found.splits:
-        raise OptionError(f"{place.store.url()!r} has no split {split!r}, only {', '.join(found.splits) or 'none'}")
-    target = os.fspath(target)
+    split = choose_split(found, split)
+    target = os.path.expanduser(os.fspath(target))
     content = found.manifest
     info = content.splits[split] if content is not None else SplitInfo(split, ())
     with new_folder(target) as folder:

@@ -12,7 +12,7 @@ from wds_tools.convert.engines import Tick, Watch, make_engine
 from wds_tools.convert.target import check_writable
 from wds_tools.errors import FormatError, NotFoundError, OptionError, TarError
 from wds_tools.format import index, manifest, sidecars, tar
-from wds_tools.format.dataset import split_of
+from wds_tools.format.dataset import list_shards, split_of
 from wds_tools.format.digest import DigestReader
 from wds_tools.format.manifest import Manifest
 from wds_tools.records import ShardInfo, SplitInfo
@@ -72,7 +72,7 @@ def index_shards(
         check_writable(store)
     names = place.names
     if names is None:
-        names = tuple(name for name in store.list() if name.endswith(".tar") and not name.startswith("."))
+        names = tuple(list_shards(store))
         if not names:
             raise NotFoundError(f"{store.url()!r} holds no shards (*.tar); give the folder that holds them")
     names = tuple(dict.fromkeys(names))

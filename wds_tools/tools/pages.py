@@ -89,9 +89,7 @@ class Page:
         try:
             from jinja2 import Environment, StrictUndefined
         except ImportError as error:
-            raise MissingExtraError(
-                "a report needs jinja2, which is not installed; run: pip install 'wds_tools[explore]'"
-            ) from error
+            raise MissingExtraError.of("a report", "jinja2") from error
         folder = resources.files("wds_tools.tools") / "templates"
         self._style, self._script, page = (
             (folder / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html")

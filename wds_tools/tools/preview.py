@@ -11,12 +11,14 @@ import numpy as np
 from wds_tools.errors import OptionError
 from wds_tools.store.local import LocalStore
 from wds_tools.stream.order import EpochOrder, Order, Tail, Topology
-from wds_tools.stream.quality import shuffle_quality
+from wds_tools.stream.quality import mean_displacement, shuffle_quality
 from wds_tools.stream.reader import ShardReader
 from wds_tools.stream.shards import Shards, find_shards
 
 MAX_STREAMS = 256  # looked at one by one; of more, as many spread over all ranks
 MAX_LABELS = 200_000  # samples up to which the labels are read for the shuffle's quality
+MAX_MOVED = 1 << 20  # samples whose displacement is looked at; of more, as many in pieces spread over the epoch
+PIECE = 1 << 12
 
 
 def preview_epoch(
@@ -75,13 +77,21 @@ def _short_batches(epoch: EpochOrder, world: int) -> int:
 
 
 def _quality(shards: Shards, order: Order) -> dict[str, float | None]:
-    ids = np.concatenate([np.zeros(0, np.int64), *order.epoch(0, Topology()).stream().blocks()])
+    ids = _delivered(order)
     labels = _labels(shards, order)
-    quality = shuffle_quality(ids, np.zeros(len(ids), np.int64) if labels is None else labels)
-    return {
-        "displacement": round(quality.displacement, 4),
-        "neighbours": None if labels is None else round(quality.neighbours, 4),
-    }
+    if labels is None:
+        return {"displacement": round(mean_displacement(ids), 4), "neighbours": None}
+    quality = shuffle_quality(ids, labels)
+    return {"displacement": round(quality.displacement, 4), "neighbours": round(quality.neighbours, 4)}
+
+
+def _delivered(order: Order) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Samples as one process is given them: all, or of many those of pieces at even distances."""
+    if order.num_samples <= MAX_MOVED:
+        return np.concatenate([np.zeros(0, np.int64), *order.epoch(0, Topology()).stream().blocks()])
+    stream = order.epoch(0, Topology(batch_size=PIECE)).stream()
+    pieces = MAX_MOVED // PIECE
+    return np.concatenate([stream.batch(number * len(stream) // pieces) for number in range(pieces)])
 
 
 def _labels(shards: Shards, order: Order) -> np.ndarray[Any, np.dtype[np.int64]] | None:

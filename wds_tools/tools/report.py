@@ -18,7 +18,7 @@ from os import PathLike
 
 from wds_tools.convert.engines import Watch, make_engine
 from wds_tools.errors import OptionError, StoreError, TargetError
-from wds_tools.format.dataset import Dataset, open_dataset
+from wds_tools.format.dataset import Dataset, choose_split, open_dataset
 from wds_tools.format.index import index_name
 from wds_tools.records import Problem
 from wds_tools.store.base import Store
@@ -86,7 +86,7 @@ def write_report(
     """
     options = options or ReportOptions()
     page = pages.Page()
-    output = os.path.abspath(os.fspath(output))
+    output = os.path.abspath(os.path.expanduser(os.fspath(output)))
     _check_output(output)
     place = locate(dataset, remote=True)
     found = open_dataset(place.store, place.names)
@@ -157,10 +157,7 @@ def _check_output(output: str) -> None:
 def _splits(found: Dataset, split: str | None) -> tuple[str, ...]:
     if split is None:
         return tuple(found.splits)
-    if split not in found.splits:
-        has = ", ".join(found.splits) or "none"
-        raise OptionError(f"split is {split!r}, and {found.store.url()} has {has}; choose one of them")
-    return (split,)
+    return (choose_split(found, split),)
 
 
 def _look(survey: Survey, grouping: Grouping, measured: set[int], workers: int | None) -> dict[int, Seen]:

@@ -72,7 +72,7 @@ def listen(folder: str | os.PathLike[str], options: ServeOptions | None = None) 
     except ModuleNotFoundError as error:
         if error.name != "aiohttp":
             raise
-        raise MissingExtraError("serving needs aiohttp; install it with: pip install 'wds_tools[explore]'") from None
+        raise MissingExtraError.of("serving", "aiohttp") from None
     return ranged.RangedServer(place.store.url(), _bound(options), options.latency, options.rate)
 
 

@@ -280,7 +280,10 @@ def _main_advice(measured: Measured) -> Iterator[str]:
 def _read_advice(measured: Measured, bottleneck: Bottleneck) -> Iterator[str]:
     pictures, size = measured.pictures, measured.image_size
     if bottleneck == "network":
-        yield "Copy the shards to a local disk, or use a server that is nearer"
+        yield (
+            "ShardDataset(cache=folder, cache_bytes=N) keeps the shards on a local disk, so that only the first epoch "
+            "waits for the network; a server that is nearer helps from the start"
+        )
     else:
         yield "Copy the shards to a faster disk; what fits into memory is read from there after the first epoch"
     stored = _stored_size(size)

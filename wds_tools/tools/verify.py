@@ -25,6 +25,7 @@ from wds_tools.store.base import Store
 from wds_tools.store.http import HttpStore
 from wds_tools.store.options import StoreOptions
 from wds_tools.store.resolve import locate
+from wds_tools.tools.stale import stale_sidecars
 
 _MAX_LABEL, _MAX_IMAGE = 20, 1 << 30  # bytes that are looked at
 MAX_PROBLEMS = 1000  # listed a shard; a shard full of garbage need not fill the memory
@@ -297,7 +298,8 @@ def _beside(found: Dataset) -> list[Problem]:
     problems = []
     listed = {shard for shards in found.splits.values() for shard in shards}
     # A server over HTTP has no listing; what lies there unlisted, nobody finds.
-    for name in [] if isinstance(found.store, HttpStore) else found.store.list():
+    there = [] if isinstance(found.store, HttpStore) else found.store.list()
+    for name in there:
         if name.endswith(".tar") and not name.startswith(".") and name not in listed:
             problems.append(
                 Problem(name, f"no split in {manifest.NAME} lists this shard; remove it or run 'wds-tools index'")
@@ -308,4 +310,4 @@ def _beside(found: Dataset) -> list[Problem]:
     except NotFoundError:
         if any(split.settings for split in found.manifest.splits.values()):
             problems.append(Problem(sidecars.SIZES, "missing; run 'wds-tools index'"))
-    return problems
+    return [*problems, *stale_sidecars(found.store, found.manifest, there)]
