@@ -191,6 +191,7 @@ def test_fault_21_to_26_what_is_no_shard_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TarError, match=said) as caught:
             reshard(path, tmp_path / "out", workers=0)
         assert str(path) in str(caught.value)
+        assert not (tmp_path / "out").exists()
     both = tmp_path / "both.tar"  # 22: laid end to end
     both.write_bytes(ours + shards.ours(shards.pairs(2, first=2)))
     assert len(scan(both).lines) == 4

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from wds_tools.convert.several import each
 from wds_tools.convert.workspace import FOLDER, Workspace
-from wds_tools.errors import NotFoundError, OptionError, SampleError, SourceError, TargetError
+from wds_tools.errors import FormatError, NotFoundError, OptionError, SampleError, SourceError, TargetError
 from wds_tools.format import index, manifest, sidecars
 from wds_tools.format.manifest import Manifest
 from wds_tools.store.addresses import refuse_half_address
@@ -31,7 +31,7 @@ def not_left_empty(target: str) -> Iterator[None]:
     fresh = "://" not in target and not os.path.lexists(target)
     try:
         yield
-    except (SourceError, SampleError):
+    except (SourceError, SampleError, FormatError):
         if fresh:
             with contextlib.suppress(OSError):  # there is something
                 os.rmdir(target)
