@@ -24,7 +24,7 @@ REPORT = "the project's issue tracker"
 # Name: what it does, as the list of commands says it. Each lives in the file of its name, loaded when it is called.
 COMMANDS = {
     "convert": "Turn a folder of images, or a table of them, into shards.",
-    "reshard": "Turn shards into other shards: filtered, divided, merged, shuffled anew.",
+    "reshard": "Turn shards into others: filtered, divided, merged, shuffled.",
     "index": "Make indexes and a manifest for shards made by others.",
     "verify": "Check every byte of a dataset.",
     "info": "Show what a dataset consists of.",
@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 ADVICE_AFTER_INTERRUPT = {
-    "convert": " Run the same command again; it goes on where it was.",
+    **dict.fromkeys(("convert", "reshard"), " Run the same command again; it goes on where it was."),
     **dict.fromkeys(("index", "extract", "report", "demo"), " Run the same command again; it starts anew."),
 }
 

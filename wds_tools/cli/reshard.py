@@ -36,7 +36,7 @@ def _share(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 
 @click.command(
     "reshard",
-    epilog="Example: wds-tools reshard shards small --class cat --class dog --val 0.1 --image-size 256",
+    epilog="Example: wds-tools reshard shards few --class cat --class bee",
     params=[
         click.Argument(["sources"], nargs=-1, required=True, metavar="SRC..."),
         click.Argument(["out"]),
