@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support import others, shards, streams, trees
@@ -62,7 +62,9 @@ SAMPLES = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=8)
+@settings(
+    deadline=None, max_examples=8, phases=(Phase.generate,)
+)  # what fails here is small, and each try writes files
 @given(SAMPLES, st.integers(1, 4), st.sampled_from(["ustar", "gnu", "pax"]), st.booleans(), st.integers(1, 5))
 def test_any_samples_with_any_fields_survive(
     samples: dict[str, Fields], per_shard: int, form: str, indexed: bool, max_count: int
@@ -228,8 +230,8 @@ def test_a_shard_that_changed_since_the_plan_is_told(one: Path) -> None:
     with ShardOrigin(source.root) as origin:
         assert origin.read(entry.path, entry.size, entry.mtime_ns, entry.at) == shards.pairs(1)[0][1]
     os.utime(one, ns=(1, 1))
-    with pytest.raises(SourceChangedError, match="run again for a new plan"), ShardOrigin(source.root) as origin:
-        origin.read(entry.path, entry.size, entry.mtime_ns, entry.at)
+    with pytest.raises(SourceChangedError, match="run again for a new plan"):
+        ShardOrigin(source.root).read(entry.path, entry.size, entry.mtime_ns, entry.at)
     origin = ShardOrigin(scan(one).root)
     origin.read(entry.path, entry.size, entry.mtime_ns, entry.at)
     os.utime(one, ns=(2, 2))  # written over while it is read
@@ -244,13 +246,14 @@ def test_a_shard_that_changed_since_the_plan_is_told(one: Path) -> None:
 def test_no_shard_stays_whose_source_was_replaced_by_one_of_the_same_sizes(tmp_path: Path, one: Path) -> None:
     out = tmp_path / "out"
     reshard(one, out, max_count=2, workers=0, task=(0, 3))
-    made_before = (out / "train-000000.tar").read_bytes()
-    others.rewrite(one, bytes(one.read_bytes()).replace(b"B" * 100, b"b" * 100))
+    assert (out / "train-000000.tar").exists()
+    data = one.read_bytes()
+    for letter in b"ABCDEF":
+        data = data.replace(bytes([letter]) * 400, b"x" * 400)
+    others.rewrite(one, data)
     with pytest.raises(SourceChangedError):
         reshard(one, out, max_count=2, workers=0, task=(1, 3))
     reshard(one, out, max_count=2, workers=0)
-    assert b"B" * 100 not in b"".join(path.read_bytes() for path in out.glob("*.tar"))
-    assert made_before != b""
     assert sorted(trees.read(out)) == sorted(trees.read_shard(one))
 
 
