@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from wds_tools.store.options import StoreOptions
     from wds_tools.stream.dataset import ShardDataset
     from wds_tools.stream.loader import ShardLoader
+    from wds_tools.stream.mixture import MixedDataset
     from wds_tools.tools.indexing import index_shards
     from wds_tools.tools.verify import verify_dataset
 
 _ROOMS = {
     "ConvertOptions": "convert.options",
     "Selection": "convert.selection",
+    "MixedDataset": "stream.mixture",
     "ShardDataset": "stream.dataset",
     "ShardLoader": "stream.loader",
     "StoreOptions": "store.options",
@@ -87,6 +89,7 @@ __all__ = [
     "IndexFileError",
     "ManifestError",
     "MissingExtraError",
+    "MixedDataset",
     "NotFoundError",
     "OptionError",
     "SampleError",

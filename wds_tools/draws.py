@@ -31,6 +31,8 @@ class Purpose(enum.IntEnum):
     WINDOW = 2
     SAMPLE = 3
     JITTER = 4
+    TURNS = 5
+    ROUND = 6
 
 
 def make_key(*words: int) -> int:
@@ -46,8 +48,13 @@ def make_key(*words: int) -> int:
 
 def draws(key: int, index: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     """The draws of ``key`` at each ``index`` (0 and up): uniform 64-bit numbers."""
+    return keyed_draws(np.uint64(key & _MASK), index)
+
+
+def keyed_draws(keys: npt.NDArray[np.uint64] | np.uint64, index: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """The same where every draw has a key of its own: ``keys`` and ``index`` are broadcast."""
     with np.errstate(over="ignore"):  # wrapping around is the arithmetic that is meant
-        bits = np.asarray(index).astype(np.uint64) * np.uint64(_GAMMA) + np.uint64((key + _GAMMA) & _MASK)
+        bits = np.asarray(index).astype(np.uint64) * np.uint64(_GAMMA) + (keys + np.uint64(_GAMMA))
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_MIX_1)
         bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_MIX_2)
     return np.asarray(bits ^ (bits >> np.uint64(31)))

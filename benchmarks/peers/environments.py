@@ -50,6 +50,11 @@ RECIPES = {
     "wds": Recipe(((*_TORCH, "webdataset"), _TORCHVISION), f"{OPERATORS}, torchvision, webdataset"),
     "dali": Recipe((("numpy", "nvidia-dali-cuda120"),), "import nvidia.dali.fn"),
     "ffcv": Recipe(((*_TORCH, *_FFCV_NEEDS), _TORCHVISION, ("--no-deps", "ffcv")), f"{OPERATORS}, ffcv.loader"),
+    "folder": Recipe(
+        (_TORCH, _TORCHVISION, ("--no-deps", "torchdata"), ("requests",)), f"{OPERATORS}, torchvision, torchdata"
+    ),
+    "mosaic": Recipe(((*_TORCH, "mosaicml-streaming"),), f"{OPERATORS}, streaming"),
+    "litdata": Recipe(((*_TORCH, "litdata"),), f"{OPERATORS}, litdata"),
     "h5": Recipe(((*_TORCH, "h5py"),), "import torch, h5py"),
 }
 

@@ -284,15 +284,15 @@ def test_a_remote_source_gives_the_same_samples(address: str, dataset: Path, tmp
     assert len(both) == 48
 
 
-def test_what_a_remote_source_costs(dataset: Path, tmp_path: Path) -> None:
+def test_what_a_remote_source_costs(tmp_path: Path) -> None:
     """A request for the version, the index and each end; then one a block where the order is kept, and two at most where not."""
-    with streams.served(dataset.parent) as server:
-        place = f"{server.url}/{dataset.name}"
-        reshard(place, tmp_path / "ordered", shuffle=False, workers=0)
+    convert_tree(trees.classes(tmp_path / "tree", NAMES, 6, padding=20_000), tmp_path / "in", max_count=5, workers=0)
+    with streams.served(tmp_path / "in") as server:
+        reshard(server.url, tmp_path / "ordered", shuffle=False, workers=0)
         asked = Counter(path.rpartition(".")[2] for _, path, _ in server.requests)
         assert asked == {"json": 1, "idx": 5, "tar": 5 * 4}
         count = len(server.requests)
-        reshard(place, tmp_path / "shuffled", workers=0, max_size=20_000)
+        reshard(server.url, tmp_path / "shuffled", workers=0, max_size=170_000)
         asked = Counter(
             (path, headers["Range"]) for _, path, headers in server.requests[count:] if path.endswith(".tar")
         )

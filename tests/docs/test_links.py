@@ -18,6 +18,7 @@ ORDER = [
     "remote",
     "frameworks",
     "migrating",
+    "comparison",
     "sidecars",
     "cli",
     "architecture",

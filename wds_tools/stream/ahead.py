@@ -16,7 +16,7 @@ hold about ``window`` samples and ``interleave`` times ``chunk`` together. Where
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +53,7 @@ class Plan:
         told = [size for size in sizes if size is not None]
         samples = max(order.num_samples, 1)
         mean = max(sum(told) // samples, 1) if len(told) == len(order.shard_sizes) else GUESS
-        window, interleave = (order.window, order.interleave) if order.shuffle else (1, 1)
+        interleave, window = order.spread
         group = interleave * -(-samples // max(len(order.shard_sizes), 1))
         room = MEMORY * 3 // 4 - window * mean
         distance = max(DISTANCE // mean, 16)
@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass
 class _Need:
-    """What is known to be needed of one shard. ``wanted`` has a 1 for each sample, ``parts`` what brings it."""
+    """What is known to be needed of one shard. ``wanted`` is how often each sample will come, ``parts`` what brings it."""
 
     opening: Future[LocalShard | RemoteShard]
     wanted: bytearray
@@ -96,7 +96,8 @@ class _Need:
 class Ahead:
     """Fetches what a stream needs. ``batches`` are its ids; ``open_shard`` opens a shard by number, in any thread.
 
-    With ``cached``, a copy of every remote shard is asked for as well; the rest of a shard waits for it.
+    With ``cached``, a copy of every remote shard is asked for as well; the rest of a shard waits for it. Shards that are
+    ``local`` are only counted.
     """
 
     def __init__(
@@ -107,7 +108,9 @@ class Ahead:
         plan: Plan,
         threads: int,
         cached: bool,
+        local: Sequence[bool] = (),
     ) -> None:
+        self._local = frozenset(number for number, is_local in enumerate(local) if is_local)
         self._batches = batches
         self._order = order
         self._open = open_shard
@@ -139,15 +142,19 @@ class Ahead:
         """
         need = self._needs.get(shard)
         if need is None or not need.wanted[number]:
+            if shard in self._local:
+                self._taken += 1
+                self._look_ahead()
             return None
         part = need.parts[number] or need.local or self._wait(shard, need, number)
         if isinstance(part, Part):
             self._arrive(need, part)
-            need.parts[number] = None
-            part.left -= 1
-            if not part.left:
-                self._held -= part.size
-        need.wanted[number] = 0
+            if need.wanted[number] == 1:
+                need.parts[number] = None
+                part.left -= 1
+                if not part.left:
+                    self._held -= part.size
+        need.wanted[number] -= 1
         need.left -= 1
         self._taken += 1
         if not need.left:
@@ -170,9 +177,13 @@ class Ahead:
             shards, numbers = (part.tolist() for part in self._order.locate(ids))
             for place in zip(shards, numbers, strict=True):
                 shard, number = place
+                if shard in self._local:
+                    self._known += 1
+                    self._unplanned.append(place)
+                    continue
                 need = self._needs.get(shard) or self._begin(shard)
-                if not need.wanted[number]:  # else it is a repeat, which `tail="pad"` has: read when it is due
-                    need.wanted[number] = 1
+                if need.wanted[number] < 255:  # what fits; a sample that comes so often is read when it is due
+                    need.wanted[number] += 1
                     need.left += 1
                     self._known += 1
                     self._unplanned.append(place)
@@ -193,7 +204,8 @@ class Ahead:
             if need is not None and need.wanted[number] and need.parts[number] is None and need.local is None:
                 if self._blocker(need) is not None or self._held >= MEMORY:
                     return
-                if need.opening.exception() is None:
+                # Only now it is sure that the shard is open, and whether as a file.
+                if need.opening.exception() is None and need.local is None:
                     self._ask(need, number)
             unplanned.popleft()
             self._planned += 1

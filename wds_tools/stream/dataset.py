@@ -7,31 +7,24 @@ over all ranks and workers, and the length is known. `ShardLoader` adds even bat
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import difflib
 import inspect
-import operator
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from multiprocessing.context import get_spawning_popen
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import torch
-from webdataset.compat import FluidInterface
-from webdataset.pipeline import DataPipeline
+import numpy.typing as npt
 
 from wds_tools.errors import OptionError
 from wds_tools.store.options import StoreOptions
-from wds_tools.stream import decoders, sequential
-from wds_tools.stream.batch import Fields, check_transform
-from wds_tools.stream.order import Order, Topology
-from wds_tools.stream.partition import whole_number
-from wds_tools.stream.reader import SampleDict, ShardReader, shards_at_once
+from wds_tools.stream.balanced import balanced_order
+from wds_tools.stream.labels import read_labels
+from wds_tools.stream.order import Order
+from wds_tools.stream.pipeline import ShardPipeline
+from wds_tools.stream.rounds import RoundsOrder
 from wds_tools.stream.shards import Cache, Shards, Urls, find_shards
-from wds_tools.stream.world import find_world
 
 # What wds.WebDataset takes and this class does by itself.
 _ACCEPTED = {"nodesplitter", "workersplitter", "empty_check", "verbose", "detshuffle"}
@@ -49,7 +42,7 @@ _REFUSED = {
 }
 
 
-class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webdataset is untyped
+class ShardDataset(ShardPipeline):
     """The samples of one split.
 
     ``urls`` is a dataset's folder (local, or an http or s3 address), a glob, brace notation, or a list of shards. ``split``
@@ -93,21 +86,15 @@ class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webda
         shardshuffle: bool | int | None = None,
         **webdataset_options: Any,
     ) -> None:
-        super().__init__()
         _check_webdataset_options(webdataset_options)
-        if on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or 'skip'")
-        if max_errors is not None:
-            max_errors = whole_number("max_errors", max_errors, 0)
-        self.fields = Fields(fields)
-        check_transform(transform)
-        self.transform = transform
-        self.on_error = on_error
-        self.max_errors = max_errors
-        if rank is not None or world_size is not None:
-            find_world(rank, world_size)  # refuses what cannot be
-        self.given_world = (rank, world_size)
-        self._epoch = _Epoch()
+        super().__init__(
+            fields=fields,
+            transform=transform,
+            on_error=on_error,
+            max_errors=max_errors,
+            rank=rank,
+            world_size=world_size,
+        )
         self.shards: Shards = find_shards(urls, split, options, _cache(cache, cache_bytes))
         self.order = Order(
             self.shards.sizes,
@@ -122,41 +109,6 @@ class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webda
                 "random access or resume; 'wds-tools index' makes indexes",
                 stacklevel=2,
             )
-        self.pipeline.append(_Source(self))
-
-    @property
-    def classes(self) -> list[str]:
-        """The class names, by class index; empty where no manifest tells them."""
-        return list(self.shards.classes)
-
-    def __len__(self) -> int:
-        """Samples of the whole split, whatever the rank, before any stage that batches or selects."""
-        if not self.shards.counted:
-            raise TypeError("this dataset has no length: its shards have no indexes ('wds-tools index' makes them)")
-        return self.order.num_samples
-
-    def __getitem__(self, number: int) -> SampleDict:
-        """The sample at a position in the manifest's order, by one read; negative positions count from the end."""
-        count, number = len(self), operator.index(number)
-        if not -count <= number < count:
-            raise IndexError(f"sample {number} of {count}")
-        shard, index = self.order.locate(number % count)
-        self.reader.after_fork()
-        return self.reader.read(int(shard), int(index))
-
-    @cached_property
-    def reader(self) -> ShardReader:
-        """Reads every field of any sample."""
-        return ShardReader(self.shards)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration delivers."""
-        return self._epoch.next
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration delivers, also in workers that are there already."""
-        self._epoch.choose(whole_number("epoch", epoch, 0, 2**63))
 
     def shuffle(self, size: int, **options: Any) -> ShardDataset:
         """As in webdataset; on the bare dataset, a computed shuffle with this window takes the place of a buffer."""
@@ -164,99 +116,37 @@ class ShardDataset(DataPipeline, FluidInterface):  # type: ignore[misc]  # webda
             return super().shuffle(size, **options)  # type: ignore[no-any-return]
         if size < 1:
             return self
-        other = self._copy()
-        sizes = self.order
-        other.order = Order(
-            sizes.shard_sizes, seed=sizes.seed, window=size, interleave=sizes.interleave, tail=sizes.tail
-        )
-        other.pipeline = [_Source(other)]
-        return other
+        return self._ordered(replace(self.order, shuffle=True, window=size))
 
-    def compose(self, *stages: Any) -> ShardDataset:
-        """A copy with further stages."""
-        other = self._copy()
-        # The source stage must follow its own dataset, whose epoch may be set.
-        other.pipeline = [_Source(other), *self.pipeline[1:], *stages]
-        return other
+    def balanced(
+        self,
+        labels: str | Sequence[int] | npt.NDArray[Any] = "cls",
+        *,
+        weights: Sequence[float] | None = None,
+        power: float = 0.0,
+        epoch_size: int | None = None,
+    ) -> ShardDataset:
+        """A copy in which classes take turns: each as often as any other, whatever its size.
 
-    def decode(self, *args: Any, pre: Any = None, post: Any = None, **options: Any) -> ShardDataset:
-        """As in webdataset, but pickles stay bytes, unless handlers are given that load them."""
-        pre = [decoders.unpack] if pre is None else pre
-        post = [decoders.basic] if post is None else post
-        return super().decode(*args, pre=pre, post=post, **options)  # type: ignore[no-any-return]
+        Each class is gone through in rounds of its own, without repetition in a round and in another order in each, so
+        small classes come round again more often. ``power`` draws a class by its size to this power (0: all alike, 0.5:
+        by square root, 1: as they are); ``weights`` says it class by class instead, 0 leaves a class out.
+        An epoch has as many samples as the dataset, or ``epoch_size``; the next one goes on where it ended.
 
-    def xdecode(self, *args: Any, **options: Any) -> ShardDataset:
-        """As in webdataset, but pickles stay bytes, unless decoders are given that load them."""
-        return super().xdecode(*args, **{"defaults": decoders.XDECODE, **options})  # type: ignore[no-any-return]
+        ``labels`` is where classes are read from, once, here: the field ``"cls"``, or ``"folder"``, the first folder in the
+        key, which needs the indexes only. Or it is the labels themselves, a whole number for each sample in the
+        manifest's order.
 
-    def _copy(self) -> ShardDataset:
-        other = copy.copy(self)
-        other._epoch = _Epoch(self.epoch)
-        return other
-
-    def world(self) -> tuple[int, int]:
-        """Rank and world size."""
-        return find_world(*self.given_world)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__}
-        if get_spawning_popen() is not None:  # a spawned worker cannot ask torch.distributed, so it is told
-            state["given_world"] = self.world()
-        state.pop("reader", None)
-        return state
-
-
-class _Epoch:
-    """The epoch that is next. Passes are counted where they are made, so in each worker; a choice reaches all of them."""
-
-    def __init__(self, epoch: int = 0) -> None:
-        self._chosen = torch.tensor([epoch, 0])  # and how often was chosen
-        self._chosen.share_memory_()  # type: ignore[no-untyped-call]
-        self._passes = 0
-        self._choice = 0
-
-    @property
-    def next(self) -> int:
-        epoch, choice = self._chosen.tolist()
-        if choice != self._choice:
-            self._choice, self._passes = choice, 0
-        return int(epoch) + self._passes
-
-    def begin(self) -> int:
-        """The epoch of a pass that begins now."""
-        epoch = self.next
-        self._passes += 1
-        return epoch
-
-    def choose(self, epoch: int) -> None:
-        self._chosen.copy_(torch.tensor([epoch, int(self._chosen[1]) + 1]))
-
-
-class _Source:
-    """The first stage of the pipeline: the samples of one worker of one rank."""
-
-    def __init__(self, dataset: ShardDataset) -> None:
-        self._dataset = dataset
-
-    def __call__(self) -> Iterator[SampleDict]:
-        dataset = self._dataset
-        rank, world = dataset.world()
-        worker = torch.utils.data.get_worker_info()
-        workers, number = (worker.num_workers, worker.id) if worker is not None else (0, 0)
-        epoch = dataset._epoch.begin()
-        if not dataset.shards.counted:
-            streams = world * max(workers, 1)
-            mine = sequential.deal(
-                dataset.order.seed, epoch, dataset.order.shuffle, len(dataset.shards.shards), streams
-            )
-            yield from sequential.read(dataset.shards, mine[rank * max(workers, 1) + number])
-            return
-        order = dataset.order.epoch(epoch, Topology(world, workers, 1))
-        reader = ShardReader(dataset.shards, keep=shards_at_once(dataset.order))
-        with contextlib.closing(reader.following(order.stream(rank, number).blocks(), dataset.order)) as blocks:
-            for ids in blocks:
-                shards, numbers = (part.tolist() for part in dataset.order.locate(ids))
-                yield from map(reader.read, shards, numbers)
+        Raises `OptionError`; `SampleError` for a sample without a label; and what reading raises.
+        """
+        if len(self.pipeline) > 1:
+            raise OptionError("balanced() is for a dataset without further stages; call it before them")
+        if isinstance(self.order, RoundsOrder):
+            raise OptionError("this dataset is balanced already; call balanced() once")
+        if not self.shards.counted:
+            len(self)  # says why there is none
+        found = read_labels(self.shards, labels) if isinstance(labels, str) else labels
+        return self._ordered(balanced_order(self.order, found, weights, power, epoch_size))
 
 
 def _cache(path: str | os.PathLike[str] | None, max_bytes: int | None) -> Cache | None:

@@ -25,10 +25,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from wds_tools.errors import OptionError, SampleError, TooManyErrors, WdsToolsError
 from wds_tools.store.local import store_error
 from wds_tools.stream.batch import BadSample, Batcher, MissingField, kept_randomness
-from wds_tools.stream.dataset import ShardDataset
-from wds_tools.stream.order import EpochOrder, Order, Phase, Tail, Topology, sample_rng_seed
+from wds_tools.stream.order import EpochOrder, Order, Phase, Tail, Topology
 from wds_tools.stream.partition import whole_number
+from wds_tools.stream.pipeline import ShardPipeline
 from wds_tools.stream.reader import ShardReader, shards_at_once
+from wds_tools.stream.recoding import reader_of
 from wds_tools.stream.slots import SPARE, Parcel, Slots
 from wds_tools.stream.workers import told_of_pickling, worker_errors
 from wds_tools.stream.world import find_world
@@ -59,7 +60,7 @@ MAX_PHASES = 64  # changes of topology in one epoch that fit into the memory sha
 
 
 class ShardLoader(DataLoader[Any]):
-    """Batches of a `ShardDataset`, the same number on every rank.
+    """Batches of a `ShardDataset` or a `MixedDataset`, the same number on every rank.
 
     ``tail`` says how an epoch ends: ``"even"`` drops and repeats nothing, only a rank's last batches may be short;
     ``"drop"`` and ``"pad"`` give full batches only. ``rank`` and ``world_size`` are found out from `torch.distributed` or
@@ -77,7 +78,7 @@ class ShardLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: ShardDataset,
+        dataset: ShardPipeline,
         batch_size: int = 1,
         num_workers: int = 0,
         *,
@@ -87,7 +88,7 @@ class ShardLoader(DataLoader[Any]):
         ledger: str | os.PathLike[str] | None = None,
         **loader_options: Any,
     ) -> None:
-        if not isinstance(dataset, ShardDataset):
+        if not isinstance(dataset, ShardPipeline):
             raise OptionError(
                 f"dataset is {dataset!r:.100}; give a ShardDataset, as in ShardLoader(ShardDataset(path), 64)"
             )
@@ -157,9 +158,9 @@ class ShardLoader(DataLoader[Any]):
         if not (self.persistent_workers and self._iterator is not None):  # workers that start now learn of these slots
             source.slots = self._slots()
         self._position, self._delivered = position, 0
-        if not position.num_batches and not self._history and self._order.num_samples:
+        if not position.num_batches and not self._history and self._order.epoch_samples:
             warnings.warn(
-                f"tail={self._order.tail!r} leaves no batch at all: {self._order.num_samples} samples do not make a full one "
+                f"tail={self._order.tail!r} leaves no batch at all: {self._order.epoch_samples} samples do not make a full one "
                 f"of {self._batch_size} for each of {world} ranks; use smaller batches, or tail='even'",
                 stacklevel=2,
             )
@@ -297,13 +298,13 @@ class _Failure:
 class _Batches(IterableDataset[Any]):
     """What a worker iterates: the batches of its stream, each with the bad samples that were left out of it."""
 
-    def __init__(self, dataset: ShardDataset, order: Order, batch_size: int, workers: int) -> None:
+    def __init__(self, dataset: ShardPipeline, order: Order, batch_size: int, workers: int) -> None:
         self.max_errors = dataset.max_errors
         self._skip = dataset.on_error == "skip"
         self._order = order
         self._shards = dataset.shards
         self._batcher = Batcher(dataset.fields, dataset.transform)
-        self._reader = ShardReader(dataset.shards, dataset.fields.wanted, keep=shards_at_once(order))
+        self._reader = reader_of(dataset.shards, dataset.fields.wanted, keep=shards_at_once(order))
         self._batch_size, self._workers = batch_size, workers
         self.slots: Slots | None = None
         # epoch, rank, world size, number of phases, then the phases: told to persistent workers between passes.
@@ -369,7 +370,7 @@ class _Batches(IterableDataset[Any]):
         self, ids: np.ndarray[Any, np.dtype[np.int64]], epoch: int, worker: int | None = None
     ) -> tuple[Any, tuple[BadSample, ...]]:
         shards, numbers = (part.tolist() for part in self._order.locate(ids))
-        seeds = sample_rng_seed(self._order.seed, epoch, ids).tolist()
+        seeds = self._order.seeds(epoch, ids).tolist()
         batch, bad = self._batcher.begin(len(ids), self.slots, worker), []
         for shard, number, seed in zip(shards, numbers, seeds, strict=True):
             try:

@@ -8,6 +8,7 @@ size; a local one its headers and its end, a remote one the header before every 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection
 from concurrent.futures import Future
 from typing import Protocol
@@ -15,7 +16,6 @@ from typing import Protocol
 from wds_tools.errors import (
     FormatError,
     IndexFileError,
-    NotFoundError,
     SampleError,
     StaleIndexError,
     StoreError,
@@ -26,7 +26,7 @@ from wds_tools.records import ShardInfo
 from wds_tools.store.base import Store, Version
 from wds_tools.store.cache import CacheStore
 from wds_tools.store.local import LocalStore, store_error
-from wds_tools.stream.shards import MAX_FIELD, Shards, load_lines, scan_lines
+from wds_tools.stream.shards import MAX_FIELD, JointShards, Shards, find_lines
 from wds_tools.stream.table import Table
 
 ADVANCE = 4 << 20  # what lies ahead in a local shard is announced to the kernel in steps of so many bytes
@@ -48,12 +48,13 @@ class Source(Protocol):
         """Put bytes straight into these pieces of memory; False where that is not to be had, and `pread` is to tell why."""
 
 
-def open_shard(shards: Shards, number: int, wanted: frozenset[str] | None) -> LocalShard | RemoteShard:
+def open_shard(shards: Shards | JointShards, number: int, wanted: frozenset[str] | None) -> LocalShard | RemoteShard:
     """A shard with its index, checked. Costs a remote store two requests; a whole copy in a cache is opened as a file."""
+    shards, number = shards.own(number)
     store, info = shards.store, shards.shards[number]
     lines = shards.lines.get(number)
     if lines is None:
-        lines = _load_lines(store, info.name)
+        lines = find_lines(store, info.name)
     if len(lines) != info.samples:
         raise StaleIndexError(
             f"{store.url(info.name)}: its index lists {len(lines)} samples where {info.samples} are expected; "
@@ -71,15 +72,6 @@ def open_shard(shards: Shards, number: int, wanted: frozenset[str] | None) -> Lo
         return LocalShard(url, url, info, table, ends)
     opened = RemoteShard(store, info, table, ends)
     return opened.kept_copy() or opened
-
-
-def _load_lines(store: Store, name: str) -> list[bytes]:
-    try:
-        return load_lines(store, name)
-    except NotFoundError:
-        if isinstance(store, LocalStore):
-            return scan_lines(store, name)
-        raise NotFoundError(f"{store.url(name)} has no index; make one with 'wds-tools index'") from None
 
 
 class LocalShard:
@@ -144,6 +136,10 @@ class LocalShard:
             return os.preadv(self._fd, pieces, offset) == length
         except OSError:
             return False
+
+    def read_little(self) -> None:
+        """Announce nothing to the kernel: of what lies ahead, little is going to be read."""
+        self._announced = sys.maxsize
 
     def _announce(self, offset: int, length: int) -> None:
         if offset + length > self._announced and hasattr(os, "posix_fadvise"):

@@ -8,7 +8,8 @@ nothing is read, nothing is remembered, and nothing is drawn from a generator th
 * `window`: the shuffle inside a stream;
 * `draws`: the random numbers, addressed by (seed, epoch, purpose, position).
 
-A sample is named by its id: its position in the manifest, counted over all shards from 0.
+A sample is named by its id: its position in the manifest, counted over all shards from 0. Where samples come more than once
+in an epoch (`rounds`), each coming has an id of its own, which `Order.locate` and `Order.seeds` understand.
 
 Resuming. All ranks deliver in step, so what has been delivered is told by a history: `Phase` values, each a
 topology and the batches that every rank delivered under it. `Order.epoch` takes it back and gives the rest:
@@ -90,6 +91,16 @@ class Order:
             "shards": hashlib.sha256(self._sizes.astype("<i8").tobytes()).hexdigest()[:16],
         }
 
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch."""
+        return self.num_samples
+
+    @property
+    def spread(self) -> tuple[int, int]:
+        """How many shards a stream merges, and within how many samples it moves them: what it has open at a time."""
+        return (self.interleave, self.window) if self.shuffle else (1, 1)
+
     def check(self, settings: Mapping[str, Any]) -> None:
         """Refuse a history that was saved under other `settings`: its counts would mean other samples."""
         for name, value in self.settings.items():
@@ -101,7 +112,17 @@ class Order:
 
     def epoch(self, epoch: int, topology: Topology, history: Iterable[Phase] = ()) -> EpochOrder:
         """The order of what ``history`` has left of an epoch."""
-        line: Line = ShardLine(
+        line = self.line(epoch)
+        phases = _joined(history)
+        delivered = phases.pop().batches if phases and phases[-1].topology.deals_like(topology) else 0
+        for phase in phases:
+            line = Remainder(line, self._partition(line, phase.topology, phase.batches), phase.batches)
+        partition = self._partition(line, topology, delivered)
+        return EpochOrder(self, line, partition, tuple(phases), delivered)
+
+    def line(self, epoch: int) -> Line:
+        """The samples of a whole epoch, end to end."""
+        return ShardLine(
             self._sizes,
             seed=self.seed,
             epoch=whole_number("epoch", epoch, 0, 2**64),
@@ -109,12 +130,10 @@ class Order:
             window=self.window,
             interleave=self.interleave,
         )
-        phases = _joined(history)
-        delivered = phases.pop().batches if phases and phases[-1].topology.deals_like(topology) else 0
-        for phase in phases:
-            line = Remainder(line, self._partition(line, phase.topology, phase.batches), phase.batches)
-        partition = self._partition(line, topology, delivered)
-        return EpochOrder(self, line, partition, tuple(phases), delivered)
+
+    def seeds(self, epoch: int, ids: Ids) -> npt.NDArray[np.uint64]:
+        """What the augmentation of each sample is drawn from in this epoch."""
+        return sample_rng_seed(self.seed, epoch, ids)
 
     def locate(self, ids: npt.ArrayLike) -> tuple[Ids, Ids]:
         """Shard, and index within the shard, of each id."""
@@ -225,7 +244,7 @@ class Stream:
 
     def _steps(self) -> Iterator[tuple[int, int]]:
         """Ranges of batches that are computed together."""
-        margin = self.order.window + self.order.interleave if self.order.shuffle else 1024
+        margin = sum(self.order.spread) if self.order.shuffle else 1024
         step = max(1, _BLOCK * margin // self.partition.topology.batch_size)
         for first in range(0, len(self), step):
             yield first, min(first + step, len(self))

@@ -22,7 +22,7 @@ from wds_tools.stream.ahead import Ahead, Plan
 from wds_tools.stream.line import Ids
 from wds_tools.stream.opened import LocalShard, Part, RemoteShard, Source, open_shard
 from wds_tools.stream.order import Order
-from wds_tools.stream.shards import Shards
+from wds_tools.stream.shards import JointShards, Shards
 
 KEEP = 32
 MAX_KEEP = 512  # a process may usually open 1024 files
@@ -34,10 +34,11 @@ Landing = Callable[[int], "list[memoryview] | None"]
 
 def shards_at_once(order: Order) -> int:
     """How many shards a stream moves through at a time, so that each is opened about once: two groups, and the window's."""
-    if not order.shuffle:
+    if not order.shuffle and order.spread == (1, 1):
         return 2
+    merged, window = order.spread
     mean = max(order.num_samples // max(len(order.shard_sizes), 1), 1)
-    return min(2 * order.interleave + 2 * order.window // mean, MAX_KEEP)
+    return min(2 * merged + 2 * window // mean, MAX_KEEP)
 
 
 class ShardReader:
@@ -46,7 +47,7 @@ class ShardReader:
     ``wanted`` names the fields that are read; None means all. ``keep`` is how many shards stay open.
     """
 
-    def __init__(self, shards: Shards, wanted: Collection[str] | None = None, keep: int = KEEP) -> None:
+    def __init__(self, shards: Shards | JointShards, wanted: Collection[str] | None = None, keep: int = KEEP) -> None:
         self._shards = shards
         self._wanted = None if wanted is None else frozenset(wanted)
         self._open: OrderedDict[int, LocalShard | RemoteShard] = OrderedDict()
@@ -63,13 +64,18 @@ class ShardReader:
         What lies ahead in remote shards is then fetched before it is asked for, until the iterator ends or is closed. One
         stream at a time.
         """
-        if isinstance(self._shards.store, LocalStore):
+        remote = [part for part in self._shards.parts if not isinstance(part.store, LocalStore)]
+        if not remote:
             yield from batches
             return
-        options, cached = self._shards.options or StoreOptions(), isinstance(self._shards.store, CacheStore)
-        plan = Plan.of(order, [shard.size for shard in self._shards.shards], options.chunk_size, cached)
+        options = [part.options or StoreOptions() for part in remote]
+        cached = any(isinstance(part.store, CacheStore) for part in remote)
+        sizes = [shard.size for shard in self._shards.shards]
+        plan = Plan.of(order, sizes, min(each.chunk_size for each in options), cached)
         opening = partial(open_shard, self._shards, wanted=self._wanted)
-        ahead = self._ahead = Ahead(batches, order, opening, plan, options.concurrency, cached)
+        local = [isinstance(part.store, LocalStore) for part in self._shards.parts for _ in part.shards]
+        threads = max(each.concurrency for each in options)
+        ahead = self._ahead = Ahead(batches, order, opening, plan, threads, cached, local)
         try:
             yield from ahead.batches()
         finally:

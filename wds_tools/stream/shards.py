@@ -7,8 +7,11 @@ ones, never for remote ones, which are then streamed without a length (`stream.s
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from wds_tools.errors import NotFoundError, OptionError, TarError
@@ -47,6 +50,15 @@ class Shards:
         """Samples of each shard."""
         return tuple(shard.samples for shard in self.shards)
 
+    @property
+    def parts(self) -> tuple[Shards, ...]:
+        """Itself; see `JointShards`."""
+        return (self,)
+
+    def own(self, number: int) -> tuple[Shards, int]:
+        """Whose shard this is, and its number there."""
+        return self, number
+
     def __getstate__(self) -> dict[str, Any]:
         # Every spawned worker is sent this. As columns 100,000 shards take 0.1 s to pickle, one by one 0.7 s.
         shards = self.shards
@@ -60,6 +72,47 @@ class Shards:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, shards=tuple(map(ShardInfo, *state["shards"])))
+
+
+@dataclass(frozen=True)
+class JointShards:
+    """The shards of several sources as one row, in their stores."""
+
+    parts: tuple[Shards, ...]
+    classes: tuple[str, ...] = ()
+    counted: bool = True
+
+    @cached_property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        return tuple(shard for part in self.parts for shard in part.shards)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples of each shard."""
+        return tuple(shard.samples for shard in self.shards)
+
+    def own(self, number: int) -> tuple[Shards, int]:
+        """Whose shard this is, and its number there."""
+        part = self.part_of(number)
+        return self.parts[part], number - self._firsts[part]
+
+    def part_of(self, number: int) -> int:
+        """The number of the source whose shard this is."""
+        return bisect_right(self._firsts, number) - 1
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Those that the manifests list; empty where one does not tell."""
+        if not all(part.fields for part in self.parts):
+            return ()
+        return tuple(dict.fromkeys(field for part in self.parts for field in part.fields))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"parts": self.parts, "classes": self.classes, "counted": self.counted}
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [0, *accumulate(len(part.shards) for part in self.parts[:-1])]
 
 
 @dataclass(frozen=True)
@@ -124,6 +177,16 @@ def load_lines(store: Store, name: str) -> list[bytes]:
     if data.startswith(b"v1.1"):
         raise NotFoundError(f"{store.url(idx)} is of version 1.1, without names; make it anew with 'wds-tools index'")
     return index.split_lines(data, store.url(idx))
+
+
+def find_lines(store: Store, name: str) -> list[bytes]:
+    """The same; where a local shard has no index, what `scan_lines` finds."""
+    try:
+        return load_lines(store, name)
+    except NotFoundError:
+        if isinstance(store, LocalStore):
+            return scan_lines(store, name)
+        raise NotFoundError(f"{store.url(name)} has no index; make one with 'wds-tools index'") from None
 
 
 def scan_lines(store: Store, name: str) -> list[bytes]:
