@@ -78,6 +78,10 @@ def read_classes(ctx: click.Context, parameter: click.Parameter, value: str | No
 )
 @click.option("--metadata", is_flag=True, help="Add a json field with the source path and a table's other columns.")
 @click.option("--siblings", is_flag=True, help="Files of one stem (a.jpg a.txt a.json) become fields of one sample.")
+@click.option("--images", metavar="NAME", help="Which dataset of SRC holds the images; in a zip archive, which folder.")
+@click.option(
+    "--labels", metavar="NAME", help="Which dataset of SRC holds the labels, or which .npy file; 'none' for no labels."
+)
 @click.option(
     "--on-error",
     type=click.Choice(ON_ERROR),
@@ -101,9 +105,10 @@ def command(
 ) -> None:
     """Turn SRC into shards in OUT.
 
-    SRC is a folder of class folders (SRC/cat/001.jpg), or a table (.csv, .tsv, .jsonl) with the columns path and label
-    or class. OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as
-    AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
+    SRC is a folder of class folders (SRC/cat/001.jpg), a zip archive of one, a table (.csv, .tsv, .jsonl) with the columns
+    path and label or class, an array (.npy) with its labels in another, or HDF5 (.h5, .hdf5). OUT is a folder, or
+    s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as AWS_PROFILE and
+    AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
     """
     started = time.monotonic()
     with progress("converting", quiet=as_json) as bar:
@@ -138,6 +143,8 @@ def summarise(result: Result, seconds: float) -> None:
     if result.tiled:
         growth = result.tiled_to / result.tiled_from - 1
         click.echo(f"{result.tiled:,} of {count_text(result.jpegs, 'JPEG')} tiled; their size changed by {growth:+.1%}")
+    for note in result.notes[:SHOWN]:
+        click.echo(note, err=True)
     for name in result.empty_classes[:SHOWN]:
         click.echo(f"class {name!r} has no images", err=True)
     if len(result.empty_classes) > SHOWN:

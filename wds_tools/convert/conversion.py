@@ -326,4 +326,5 @@ class Conversion:
             ignored=dict(found.ignored) if found else {},
             empty_classes=found.empty_classes if found else (),
             jpegs=split.fields.get("jpg", 0),
+            notes=found.notes if found else (),
         )

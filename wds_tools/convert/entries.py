@@ -52,7 +52,8 @@ class Entry:
 class Source:
     """Everything that was found: the ``lines`` of the entries, with the bytes that each will take.
 
-    ``digest`` is over labels, paths and sizes (not over times, which copying changes). ``kind`` names the
+    ``digest`` is over labels, paths and sizes (not over times, which copying changes). ``notes`` say what was found that the
+    user did not name. ``kind`` names the
     `origin.Origin` that reads them, ``root`` is what that is opened with. ``blocks`` are the lengths of runs of entries
     that are read as a whole or not at all. ``suffixes`` and ``earlier`` are of a dataset that was made before: the suffixes that
     its images had as files, and those of its settings that tell how to extract.
@@ -67,6 +68,7 @@ class Source:
     empty_classes: tuple[str, ...] = ()
     kind: str = "files"
     blocks: Sequence[int] = ()
+    notes: tuple[str, ...] = ()
     suffixes: dict[str, str] = field(default_factory=dict)
     earlier: dict[str, Any] = field(default_factory=dict)
 

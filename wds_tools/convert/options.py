@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,8 +36,8 @@ class ConvertOptions:
     loss, so that a reader can cut a crop out before it decodes. ``classes`` fixes the class names and
     their indexes. ``metadata`` adds a ``json`` field with the source path and a list's further columns. ``siblings``
     makes files of the same stem fields of one sample. ``images`` and ``labels`` name the columns of a source that has
-    several (a dataset in HDF5, a column of a parquet file, a feature of TFRecords), or the file with the labels of an
-    ``.npy``. ``on_error`` is ``raise`` or ``skip``.
+    several (a dataset in HDF5, a column of a parquet file, a feature of TFRecords), the folder in a zip archive, or the file with
+    the labels of an ``.npy``; labels of ``none`` leave them out. ``on_error`` is ``raise`` or ``skip``.
     """
 
     split: str = "train"
@@ -123,4 +124,8 @@ class ConvertOptions:
         for name, default in (("tile", False), ("images", None), ("labels", None)):
             if values[name] == default:
                 del values[name]
+        if self.labels is not None and self.labels.lower().endswith(".npy"):
+            values["labels"] = os.path.basename(
+                self.labels
+            )  # where a file lies decides nothing; its content is in the source's digest
         return values

@@ -6,11 +6,22 @@ what the plan says. The bytes must be those that the plan was made from: each or
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections import OrderedDict
+from collections.abc import Callable
 from types import TracebackType
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Generic, Protocol, TypeVar
 
 from wds_tools.errors import SampleError, SourceChangedError
+
+POOL_BYTES = 256_000_000
+"""The most bytes of blocks that are shuffled together, and so have to be kept together while they are read."""
+
+_PIECES, _PIECE = 64, 4096  # of a large file, that stand for its content
+_WHOLE = 1 << 24  # bytes of a file that is read whole instead
+
+Block = TypeVar("Block")
 
 
 class Origin(Protocol):
@@ -47,3 +58,47 @@ def open_unchanged(path: str, mtime_ns: int) -> BinaryIO:
         file.close()
         raise SourceChangedError(f"{path!r} changed since the plan was made; run again for a new plan")
     return file
+
+
+def pread(file: BinaryIO, length: int, offset: int) -> bytes:
+    """``length`` bytes at ``offset``, fewer where the file ends."""
+    file.seek(offset)
+    return file.read(length)
+
+
+def fingerprint(path: str) -> str:
+    """A digest of a large file: its length, and 64 pieces of 4 KiB that lie evenly in it; of up to 16 MiB, all of it.
+
+    It tells a file that was made anew. One in which a few bytes were changed in place may pass for the same.
+    """
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(b"%d" % size)
+        if size <= _WHOLE:
+            digest.update(file.read(_WHOLE))
+            return digest.hexdigest()
+        for number in range(_PIECES):
+            digest.update(pread(file, _PIECE, (size - _PIECE) * number // (_PIECES - 1)))
+    return digest.hexdigest()
+
+
+class Recent(Generic[Block]):
+    """Blocks that were decoded, kept while they take at most ``most`` bytes; the least recently used goes first."""
+
+    def __init__(self, most: int = POOL_BYTES) -> None:
+        self._most = most
+        self._kept: OrderedDict[object, tuple[Block, int]] = OrderedDict()
+        self._size = 0
+
+    def get(self, key: object, load: Callable[[], tuple[Block, int]]) -> Block:
+        """The block called ``key``: the one that is kept, or what ``load`` answers with, beside its bytes."""
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = load()
+            self._size += kept[1]
+            while self._size > self._most and len(self._kept) > 1:
+                self._size -= self._kept.popitem(last=False)[1][1]
+        else:
+            self._kept.move_to_end(key)
+        return kept[0]

@@ -7,8 +7,8 @@ samples. Large plans are computed with numpy, which gives the same numbers and i
 fit in memory through a file (`scatter.py`), which gives the same order.
 
 Where entries come in blocks that are read as a whole or not at all (the row groups of a parquet file), whole blocks are
-shuffled and put together to pools of about a shard's size, and entries only within a pool: a shard then needs
-two or three pools, not all of them.
+shuffled and put together to pools of about a shard's size (and no more than a worker can keep decoded), and entries only
+within a pool: a shard then needs two or three pools, not all of them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from itertools import accumulate, chain, repeat
 from typing import Any, TypeVar
 
 from wds_tools.convert.options import ConvertOptions
+from wds_tools.convert.origin import POOL_BYTES
 from wds_tools.convert.scatter import scattered
 from wds_tools.convert.spool import Spool
 from wds_tools.format import tar
 from wds_tools.records import ShardPlan
 
 _MANY = 100_000  # entries from which on numpy pays
-_POOL = 256 << 20  # bytes of a pool at most, however large the shards: an origin holds the blocks of about one
 _LABEL_BYTES = 2 * tar.BLOCK  # a ``cls`` member: header and one block
 
 Item = TypeVar("Item")
@@ -158,7 +158,7 @@ def _ordered(
     if not options.shuffle or not len(lines):
         yield from weighed
         return
-    pools = pool(blocks, _entries_a_shard(lines, options), options.seed) if blocks else []
+    pools = pool(blocks, _entries_a_pool(lines, options), options.seed) if blocks else []
     drawn = draws(options.seed, pools)
     if not lines.in_memory:
         highest = 1 + max((number for _, number in pools), default=0)
@@ -169,8 +169,9 @@ def _ordered(
         yield [some[number] for number in order], array("q", map(weights.__getitem__, order))
 
 
-def _entries_a_shard(lines: Spool, options: ConvertOptions) -> int:
-    entries = max(1, min(options.max_size, _POOL) * len(lines) // max(lines.total, 1))
+def _entries_a_pool(lines: Spool, options: ConvertOptions) -> int:
+    most = min(options.max_size, POOL_BYTES)
+    entries = max(1, most * len(lines) // max(lines.total, 1))
     return min(entries, options.max_count or entries)
 
 

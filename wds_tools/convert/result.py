@@ -51,6 +51,7 @@ class Result:
     tiled: int = 0
     tiled_from: int = 0
     tiled_to: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def split_info(name: str, plan: Plan, receipts: Sequence[Receipt]) -> SplitInfo:

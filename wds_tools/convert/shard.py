@@ -207,7 +207,7 @@ class _Packer:
 
     def _add_gathered(self, entry: Entry) -> None:
         """Append a sample of several fields, or of an image that is encoded anew."""
-        gathered = self._gather(entry) if self._origin.images else self._gather_fields(entry)
+        gathered = self._gather(entry)
         if self._origin.images:
             key = keys.key_of_member(entry.path) if entry.at else keys.key_of(entry.path)
         else:

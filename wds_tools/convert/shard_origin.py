@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from wds_tools.convert.origin import Recent
 from wds_tools.errors import ChangedError, NotFoundError, SampleError, SourceChangedError, StoreError
 from wds_tools.store.base import Store, Version
 from wds_tools.store.http import HttpStore
@@ -87,15 +88,13 @@ class ShardOrigin:
     def __init__(self, root: str) -> None:
         self._shards = _load_root(root)
         self._files: OrderedDict[int, int] = OrderedDict()  # descriptors by shard, the last used at the end
-        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._held = 0
+        self._blocks: Recent[bytes] = Recent(KEPT)
 
     def __enter__(self) -> ShardOrigin:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._blocks.clear()
-        self._held = 0
+        self._blocks = Recent(KEPT)
         while self._files:
             number, fd = self._files.popitem()
             self._close(number, fd, compare=kind is None)
@@ -109,11 +108,7 @@ class ShardOrigin:
         if not block:
             return self._pread(path, number, offset, size)
         start, stop = block
-        data = self._blocks.get((number, start))
-        if data is None:
-            data = self._fetch(number, start, stop)
-        else:
-            self._blocks.move_to_end((number, start))
+        data = self._blocks.get((number, start), lambda: self._fetch(number, start, stop))
         return data[offset - start : offset - start + size]
 
     def _pread(self, path: str, number: int, offset: int, size: int) -> bytes:
@@ -154,17 +149,13 @@ class ShardOrigin:
         if compare and now != self._shards[number].version:
             raise self._changed(number)
 
-    def _fetch(self, number: int, start: int, stop: int) -> bytes:
+    def _fetch(self, number: int, start: int, stop: int) -> tuple[bytes, int]:
         shard = self._shards[number]
         try:
             data = shard.store.read(shard.name, start, stop - start, shard.version)
         except (ChangedError, NotFoundError) as error:
             raise self._changed(number) from error
-        while self._blocks and self._held + len(data) > KEPT:
-            self._held -= len(self._blocks.popitem(last=False)[1])
-        self._blocks[number, start] = data
-        self._held += len(data)
-        return data
+        return data, len(data)
 
     def _url(self, number: int) -> str:
         shard = self._shards[number]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from wds_tools.convert import entries, keys
 from wds_tools.convert.classes import Relabelling, merge
 from wds_tools.convert.entries import Entry, Request, Sibling, Source
+from wds_tools.convert.origin import fingerprint
 from wds_tools.convert.parts import Part, common
 from wds_tools.convert.selection import Selection, key_hash
 from wds_tools.convert.shard_origin import BLOCK, Pinned, dump_root, local_version
@@ -152,7 +153,7 @@ def _scan_shard(job: _Job) -> _Found:
     with _Shard(job) as shard:
         found = _Found(shard.version)
         taken: list[_Taken] = []
-        listing = hashlib.sha256((job.info.sha256 or "").encode())
+        listing = hashlib.sha256(shard.content().encode())
         for sample in shard.samples():
             key = _key(_relative(sample.key), sample)
             if not job.selection.everyone and not job.selection.has(key_hash(key)):
@@ -249,6 +250,10 @@ class _Shard:
     def __exit__(self, *error: object) -> None:
         if self._file is not None:
             self._file.close()
+
+    def content(self) -> str:
+        """What tells other bytes of the same sizes: the manifest's digest, or for a local shard without one a few pieces of it."""
+        return self._job.info.sha256 or (fingerprint(self._job.url) if self.local else "")
 
     def samples(self) -> list[Sample]:
         """By the index, else by the headers. The index of version 1.1 has no names: it is as if there were none."""

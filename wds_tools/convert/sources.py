@@ -11,38 +11,57 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wds_tools.convert import table, tree
+from wds_tools.convert import hdf5, npy, table, tree, zipped
 from wds_tools.convert.entries import Request, Source
 from wds_tools.convert.files import FileOrigin
+from wds_tools.convert.hdf5_file import Hdf5Origin
 from wds_tools.convert.origin import Origin
 from wds_tools.convert.shard_origin import ShardOrigin
+from wds_tools.convert.unzip import ZipOrigin
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.store.missing import why_missing
 
-_PACKED = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+_PACKED = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of source. ``suffixes`` tell it; a folder has none. ``columns`` tells whether images and labels have names."""
+    """A kind of source. ``suffixes`` tell it; a folder has none.
+
+    ``columns`` tells whether images and labels have names, ``siblings`` whether it holds files of one stem, ``several``
+    whether a folder that holds only such files is one source.
+    """
 
     name: str
     noun: str
     suffixes: tuple[str, ...]
     scan: Callable[[Request], Source]
     columns: bool = False
+    siblings: bool = False
+    several: bool = False
 
 
-TREE = Kind("tree", "a folder of class folders", (), tree.scan)
-_KINDS = (Kind("table", "a table", table.SUFFIXES, table.scan),)
+TREE = Kind("tree", "a folder of class folders", (), tree.scan, siblings=True)
+_KINDS = (
+    Kind("table", "a table", table.SUFFIXES, table.scan),
+    Kind("npy", "an array", npy.SUFFIXES, npy.scan, columns=True),
+    Kind("hdf5", "HDF5", hdf5.SUFFIXES, hdf5.scan, columns=True, several=True),
+    Kind("zip", "a zip archive", zipped.SUFFIXES, zipped.scan, columns=True, siblings=True),
+)
 
-_ORIGINS: dict[str, Callable[[str], Origin]] = {"files": FileOrigin, "shards": ShardOrigin}
+_ORIGINS: dict[str, Callable[[str], Origin]] = {
+    "files": FileOrigin,
+    "npy": npy.NpyOrigin,
+    "hdf5": Hdf5Origin,
+    "zip": ZipOrigin,
+    "shards": ShardOrigin,
+}
 
 
 def kind_of(source: str) -> Kind:
     """The kind of ``source``, which must be there; `SourceError` says what could be."""
     if os.path.isdir(source):
-        return TREE
+        return _kind_within(source) or TREE
     kind = next((kind for kind in _KINDS if source.lower().endswith(kind.suffixes)), None)
     if kind is not None:
         return kind
@@ -61,12 +80,30 @@ def kind_of(source: str) -> Kind:
     raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}{shards}")
 
 
+def _kind_within(folder: str) -> Kind | None:
+    """The kind of all files in a folder that holds nothing else; a look at the first few tells a tree."""
+    found: Kind | None = None
+    try:
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                if entry.name.startswith("."):
+                    continue
+                name = entry.name.lower()
+                kind = next((kind for kind in _KINDS if kind.several and name.endswith(kind.suffixes)), None)
+                if kind is None or kind is not (found or kind) or not entry.is_file():
+                    return None
+                found = kind
+    except OSError:
+        return None  # the scan says what is wrong
+    return found
+
+
 def check(source: str, *, siblings: bool = False, images: str | None = None, labels: str | None = None) -> None:
     """Refuse a source that is not there, and options that say nothing to its kind."""
     kind = kind_of(source)
-    if siblings and kind is not TREE:
+    if siblings and not kind.siblings:
         raise OptionError(
-            f"siblings are for folders, and {source!r} is {kind.noun}; give what belongs to an image in its columns"
+            f"siblings are for folders and archives, and {source!r} is {kind.noun}; give what belongs to an image in its columns"
         )
     for name, value in (("images", images), ("labels", labels)):
         if value is not None and not kind.columns:

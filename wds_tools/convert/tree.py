@@ -21,7 +21,7 @@ from wds_tools.image.kinds import EXTENSIONS
 from wds_tools.records import Skipped
 
 _TRAINING = {"train", "training"}
-_SPLIT_NAMES = _TRAINING | {"val", "valid", "validation", "test", "testing"}
+SPLIT_NAMES = _TRAINING | {"val", "valid", "validation", "test", "testing"}
 
 
 def scan(request: Request) -> Source:
@@ -36,7 +36,7 @@ def scan(request: Request) -> Source:
     flat = siblings and not folders
     if not flat:
         _check_layout(root, folders, files, skipped)
-    labels = _label(root, folders, classes)
+    labels = label(root, folders, classes)
     jobs = [Folder(root, name, labels[name], siblings, strict) for name in folders]
     if flat:
         jobs = [Folder(root, "", None, siblings, strict)]
@@ -114,8 +114,8 @@ def _check_layout(root: str, folders: list[str], files: list[str], skipped: list
 def _refuse_splits(root: str, folders: list[str]) -> None:
     """Folders that only a dataset of several splits has, though others may lie beside them, such as annotations."""
     lower = set(map(str.lower, folders))
-    if folders and (lower <= _SPLIT_NAMES or (lower & _TRAINING and lower & (_SPLIT_NAMES - _TRAINING))):
-        splits = [name for name in folders if name.lower() in _SPLIT_NAMES]
+    if folders and (lower <= SPLIT_NAMES or (lower & _TRAINING and lower & (SPLIT_NAMES - _TRAINING))):
+        splits = [name for name in folders if name.lower() in SPLIT_NAMES]
         example = splits[-1]
         raise SourceError(
             f"{root!r} holds splits ({', '.join(splits)}), not classes; convert them one by one, for example "
@@ -123,7 +123,7 @@ def _refuse_splits(root: str, folders: list[str]) -> None:
         )
 
 
-def _label(root: str, folders: list[str], classes: tuple[str, ...] | None) -> dict[str, int]:
+def label(root: str, folders: list[str], classes: tuple[str, ...] | None) -> dict[str, int]:
     if classes is None:
         return {name: number for number, name in enumerate(folders)}
     known = {name: number for number, name in enumerate(classes)}

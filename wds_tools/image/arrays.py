@@ -29,7 +29,7 @@ def decode_npy(data: "bytes | memoryview", max_bytes: int = MAX_ARRAY_BYTES) -> 
 
     if not data:
         raise DecodeError("empty file")
-    shape, fortran, dtype, start = _header(data)
+    shape, fortran, dtype, start = parse_header(data)
     count = math.prod(shape)
     claimed = count * dtype.itemsize
     if claimed > max_bytes:
@@ -46,7 +46,7 @@ def decode_npy(data: "bytes | memoryview", max_bytes: int = MAX_ARRAY_BYTES) -> 
 
 def npy_shape(data: "bytes | memoryview") -> tuple[int, ...]:
     """The shape that an ``.npy`` file announces."""
-    return _header(data)[0]
+    return parse_header(data)[0]
 
 
 def npy_header(data: "bytes | memoryview") -> bytes:
@@ -56,7 +56,7 @@ def npy_header(data: "bytes | memoryview") -> bytes:
     """
     if bytes(data[:6]) != b"\x93NUMPY":
         return b""
-    shape, fortran, dtype, start = _header(data)
+    shape, fortran, dtype, start = parse_header(data)
     plain = dtype.str == "|u1" and not fortran and len(shape) == 3 and shape[2] == 3
     return bytes(data[:start]) if plain else b""
 
@@ -70,8 +70,8 @@ def encode_npy(array: "NDArray[Any]") -> bytes:
     return file.getvalue()
 
 
-def _header(data: "bytes | memoryview") -> "tuple[tuple[int, ...], bool, np.dtype[Any], int]":
-    """Shape, Fortran order, element type, and where the numbers begin."""
+def parse_header(data: "bytes | memoryview") -> "tuple[tuple[int, ...], bool, np.dtype[Any], int]":
+    """Shape, Fortran order, element type, and where the numbers begin; the first 20,000 bytes of a file suffice."""
     import numpy as np
 
     # numpy refuses headers above 10,000 characters; the length field of version 2 could ask for more than we have.
