@@ -11,7 +11,9 @@ from wds_tools._version import VERSION as __version__
 
 if TYPE_CHECKING:
     from wds_tools.convert.options import ConvertOptions
+    from wds_tools.convert.reshard import reshard
     from wds_tools.convert.run import convert_tree
+    from wds_tools.convert.selection import Selection
     from wds_tools.errors import (
         ChangedError,
         DecodeError,
@@ -43,12 +45,14 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "ConvertOptions": "convert.options",
+    "Selection": "convert.selection",
     "MixedDataset": "stream.mixture",
     "ShardDataset": "stream.dataset",
     "ShardLoader": "stream.loader",
     "StoreOptions": "store.options",
     "convert_tree": "convert.run",
     "index_shards": "tools.indexing",
+    "reshard": "convert.reshard",
     "transforms": "image",
     "verify_dataset": "tools.verify",
     **dict.fromkeys(
@@ -89,6 +93,7 @@ __all__ = [
     "NotFoundError",
     "OptionError",
     "SampleError",
+    "Selection",
     "ShardDataset",
     "ShardLoader",
     "SourceChangedError",
@@ -105,6 +110,7 @@ __all__ = [
     "__version__",
     "convert_tree",
     "index_shards",
+    "reshard",
     "transforms",
     "verify_dataset",
 ]

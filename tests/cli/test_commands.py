@@ -100,7 +100,7 @@ def test_the_example_runs(tmp_path: Path, command: str) -> None:
     (tmp_path / "laion").mkdir()
     for number in range(147):
         others.tar(tmp_path / "laion" / f"{number:05d}.tar", {f"{number}.txt": b"x"})
-    if command in ("verify", "info", "report", "extract", "bench", "sidecars"):
+    if command in ("verify", "info", "report", "extract", "bench", "sidecars", "reshard"):
         assert call("convert", tmp_path / "imagenet" / "train", tmp_path / "shards", "--workers", "0").code == 0
     found = EXAMPLE.search(call(command, "--help").out)
     assert found
@@ -537,6 +537,7 @@ main()
 """
 FUNCTIONS = {
     "convert": ("convert_tree", "a b"),
+    "reshard": ("reshard", "a b"),
     "index": ("index_shards", "a"),
     "verify": ("verify_dataset", "a"),
     "info": ("describe_dataset", "a"),
@@ -571,7 +572,7 @@ def test_fault_43_an_interrupt_ends_with_130_and_no_trace(tmp_path: Path, comman
     assert (said.code, said.out) == (130, "")
     again = " Run the same command again; it goes on where it was."
     anew = " Run the same command again; it starts anew."
-    advice = {"convert": again, **dict.fromkeys(("index", "extract", "report", "demo"), anew)}
+    advice = {"convert": again, "reshard": again, **dict.fromkeys(("index", "extract", "report", "demo"), anew)}
     assert said.err.strip() == "Interrupted." + advice.get(command, "")
 
 

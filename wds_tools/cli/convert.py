@@ -34,7 +34,7 @@ def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     return int(part), int(parts)
 
 
-def _classes(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+def read_classes(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
     if value is None:
         return None
     try:
@@ -72,7 +72,7 @@ def _close_to_strangers() -> None:
 @click.option("--max-count", type=int, help="Most samples of a shard.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the shuffle.")
 @click.option(
-    "--shuffle/--no-shuffle", default=True, show_default=True, help="Shuffle, or keep the order of the names."
+    "--shuffle/--no-shuffle", default=True, show_default=True, help="Shuffle, or keep the order of the source."
 )
 @click.option(
     "--workers", type=int, help="Processes that share the work, or Ray tasks at a time.  [default: one a core]"
@@ -83,7 +83,9 @@ def _close_to_strangers() -> None:
     "--encode", type=click.Choice(ENCODINGS), default="keep", show_default=True, help="What images are stored as."
 )
 @click.option("--tile", is_flag=True, help="Give JPEGs restart tiles, without loss: crops then decode twice as fast.")
-@click.option("--classes", callback=_classes, metavar="FILE", help="Class names, one a line, in the order of indexes.")
+@click.option(
+    "--classes", callback=read_classes, metavar="FILE", help="Class names, one a line, in the order of indexes."
+)
 @click.option("--metadata", is_flag=True, help="Add a json field with the source path and a table's other columns.")
 @click.option("--siblings", is_flag=True, help="Files of one stem (a.jpg a.txt a.json) become fields of one sample.")
 @click.option(
@@ -164,12 +166,12 @@ def command(
             del answer["nodes"]
         print_json(answer)
     else:
-        _summarise(result, time.monotonic() - started)
+        summarise(result, time.monotonic() - started)
         if options["tile"] and result.built and not result.tiled:
             click.echo("no image was tiled: tiles are for JPEGs larger than one, and not for progressive ones")
 
 
-def _summarise(result: Result, seconds: float) -> None:
+def summarise(result: Result, seconds: float) -> None:
     shards = f"{count_text(result.samples, 'sample')} in {count_text(result.shards, 'shard')}, {size_text(result.size)}"
     if not result.complete:
         click.echo(f"{result.target}: this part is done; so far split {result.split!r} has {shards}")

@@ -25,6 +25,7 @@ REPORT = "the project's issue tracker"
 COMMANDS = {
     "convert": "Turn a folder of images, or a table of them, into shards.",
     "finalize": "Complete a split that an array of tasks has made, or say what is missing.",
+    "reshard": "Turn shards into others: filtered, divided, merged, shuffled.",
     "index": "Make indexes and a manifest for shards made by others.",
     "verify": "Check every byte of a dataset.",
     "info": "Show what a dataset consists of.",
@@ -38,7 +39,7 @@ COMMANDS = {
 
 
 ADVICE_AFTER_INTERRUPT = {
-    "convert": " Run the same command again; it goes on where it was.",
+    **dict.fromkeys(("convert", "reshard"), " Run the same command again; it goes on where it was."),
     **dict.fromkeys(("index", "extract", "report", "demo"), " Run the same command again; it starts anew."),
 }
 

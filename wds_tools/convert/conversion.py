@@ -11,10 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from wds_tools.convert import sources
 from wds_tools.convert.claim import Claim, digest_of
 from wds_tools.convert.engines import Engine
-from wds_tools.convert.entries import Request, Source
+from wds_tools.convert.entries import Request, Search, Source
 from wds_tools.convert.lock import manifest_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.plan import make_plan
@@ -31,20 +30,22 @@ from wds_tools.records import Receipt, ShardPlan, SplitInfo
 from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
 
+_FOUND = ("source", "earlier")  # settings that come from the source, not from whoever asks
+
 
 class Conversion:
     """One call of `run.convert_tree`, step by step."""
 
     def __init__(
         self,
-        source: str,
+        search: Search,
         store: Store,
         options: ConvertOptions,
         engine: Engine,
         progress: Progress,
         holder: str,
     ) -> None:
-        self._source = source
+        self._search = search
         self._store = store
         self._options = options
         self._engine = engine
@@ -159,7 +160,7 @@ class Conversion:
                 "leave --classes out, or convert to another folder"
             )
         request = Request(
-            path=self._source,
+            path=self._search.source,
             # What does not fit in memory goes to the disk that the dataset will fill.
             lines=Spool(self._store.root if isinstance(self._store, LocalStore) else None),
             classes=classes,
@@ -171,18 +172,21 @@ class Conversion:
             split=options.split,
             map_=self._engine.map,
         )
-        return sources.scan(request)
+        return self._search.scan(request)
 
     def _settings(self, found: Source) -> dict[str, Any]:
-        return {**self._options.settings(), "source": found.digest}
+        earlier = {"earlier": found.earlier} if found.earlier else {}
+        return {**self._asked(), "source": found.digest, **earlier}
+
+    def _asked(self) -> dict[str, Any]:
+        return {**self._options.settings(), **self._search.settings}
 
     def _written_plan(self) -> Plan | None:
         """The plan of an earlier task of the same array; what it says of the options must be what we are asked."""
         plan = self._workspace.read_plan()
         if plan is None:
             return None
-        asked = self._options.settings()
-        if {key: value for key, value in plan.settings.items() if key != "source"} != asked:
+        if {key: value for key, value in plan.settings.items() if key not in _FOUND} != self._asked():
             raise TargetError(
                 f"{self._store.url()!r} holds an unfinished conversion with other options; "
                 "run that one to its end, or start afresh with --overwrite"
@@ -232,6 +236,7 @@ class Conversion:
             source_bytes=source_bytes,
             skipped=tuple(found.skipped[: manifest.MAX_LISTED_SKIPS]),
             num_skipped=len(found.skipped),
+            suffixes={} if self._options.encodes else found.suffixes,
         )
         self._workspace.write_plan(plan)
         found.lines.clear()  # they are written down; a million of them need not be kept
@@ -293,7 +298,8 @@ class Conversion:
         if not split.samples:
             first = split.skipped[0]
             raise SourceError(
-                f"{self._source!r} has no usable image: {split.num_skipped} skipped, the first is {first.path!r}: {first.reason}"
+                f"{self._search.source!r} has no usable image: {split.num_skipped} skipped, "
+                f"the first is {first.path!r}: {first.reason}"
             )
         self._claim(plan.settings, plan.classes).check()
         for _ in each(self._store, self._workspace.check_stamp, receipts):

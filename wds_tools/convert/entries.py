@@ -55,7 +55,8 @@ class Source:
     ``digest`` is over labels, paths and sizes (not over times, which copying changes). ``notes`` say what was found that the
     user did not name. ``kind`` names the
     `origin.Origin` that reads them, ``root`` is what that is opened with. ``blocks`` are the lengths of runs of entries
-    that are read as a whole or not at all.
+    that are read as a whole or not at all. ``suffixes`` and ``earlier`` are of a dataset that was made before: the suffixes that
+    its images had as files, and those of its settings that tell how to extract.
     """
 
     root: str
@@ -68,6 +69,17 @@ class Source:
     kind: str = "files"
     blocks: Sequence[int] = ()
     notes: tuple[str, ...] = ()
+    suffixes: dict[str, str] = field(default_factory=dict)
+    earlier: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a conversion is made from: ``source`` is how messages name it, ``settings`` what decides beside the options."""
+
+    source: str
+    scan: Callable[[Request], Source]
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ MAX_EXT = 9
 
 # Printable ASCII without '%' and space, no dot after the last slash, no '.' or '__' in front.
 CLEAN = r"(?!\.|__)(?:[!-$&-~]+/)?[!-$&-\-/-~]+"
+_KEY = re.compile(r"(?!\.|__)(?:[!-~]+/)?[!-\-/-~]+")
 _GOOD = re.compile(CLEAN)
 _CLEAN_NAMES = re.compile(r"[!-$&-.0-~\n]+")  # names, one a line
 _SPACE = re.compile(r"\s")
@@ -41,6 +42,11 @@ def all_clean(prefix: str, names: Sequence[str], suffix: str) -> bool:
         text.count(".") == text.count(f".{suffix}\n") == len(names) == text.count("\n")
         and _CLEAN_NAMES.fullmatch(text) is not None
     )
+
+
+def is_key(text: str) -> bool:
+    """Whether ``text`` is a key: one of ours may hold what cleaning made of a name, such as ``%20``, and others' may as well."""
+    return _KEY.fullmatch(text) is not None
 
 
 def clean(stem: str) -> str:
@@ -78,5 +84,15 @@ def key_of(path: str) -> str:
 
 def key_of_member(name: str) -> str:
     """The key of a sample that its source calls ``<key>.<ext>``: up to the first dot of the basename, as tar readers have it."""
+    return clean(stem_of_member(name))
+
+
+def stem_of_member(name: str) -> str:
+    """What comes before the first dot of the basename, as it is."""
     folder, slash, base = name.rpartition("/")
-    return clean(folder + slash + base.partition(".")[0])
+    return folder + slash + base.partition(".")[0]
+
+
+def ext_of_member(name: str) -> str:
+    """What follows the first dot of the basename: the field that a source calls ``<key>.<ext>``."""
+    return name[name.rfind("/") + 1 :].partition(".")[2]

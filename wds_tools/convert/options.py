@@ -111,9 +111,14 @@ class ConvertOptions:
                 raise OptionError(f"{name} is {value!r}; it must be {wanted}")
 
     @property
+    def encodes(self) -> bool:
+        """Whether any image may be encoded anew."""
+        return self.encode != "keep" or self.image_size is not None
+
+    @property
     def transcodes(self) -> bool:
         """Whether any image's bytes may change."""
-        return self.encode != "keep" or self.image_size is not None or self.tile
+        return self.encodes or self.tile
 
     def settings(self) -> dict[str, Any]:
         """What decides the shards' bytes, as the manifest lists it. Class names stand in the manifest itself."""

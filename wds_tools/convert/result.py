@@ -73,7 +73,7 @@ def split_info(name: str, plan: Plan, receipts: Sequence[Receipt]) -> SplitInfo:
         shards=tuple(ShardInfo(r.name, r.samples, r.size, r.sha256) for r in receipts),
         fields=dict(fields),
         # Where all files of a field had one suffix, extracting can give it back.
-        suffixes={k: s for k, (s, *more) in suffixes.items() if not more and s != f".{k}"},
+        suffixes=plan.suffixes or {k: s for k, (s, *more) in suffixes.items() if not more and s != f".{k}"},
         settings=plan.settings,
         skipped=tuple(skipped[: manifest.MAX_LISTED_SKIPS]),
         num_skipped=plan.num_skipped + sum(len(r.skipped) for r in receipts),

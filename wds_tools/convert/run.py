@@ -13,6 +13,7 @@ from typing import Any
 from wds_tools.convert import sources
 from wds_tools.convert.conversion import Conversion
 from wds_tools.convert.engines import Engine, make_engine
+from wds_tools.convert.entries import Search
 from wds_tools.convert.lock import target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.ray_engine import RayEngine
@@ -53,6 +54,42 @@ def convert_tree(
     ``on_error="skip"``.
     """
     options = replace(options or ConvertOptions(), **changes)
+    path, out = (os.path.expanduser(os.fspath(each)) for each in (source, target))
+    sources.check(
+        path,
+        siblings=options.siblings,
+        images=options.images,
+        labels=options.labels,
+        first_label=options.first_label,
+    )
+    return convert(
+        Search(path, sources.scan),
+        out,
+        options,
+        workers=workers,
+        engine=engine,
+        ray_address=ray_address,
+        task=task,
+        overwrite=overwrite,
+        progress=progress,
+        store_options=store_options,
+    )
+
+
+def convert(
+    search: Search,
+    target: str,
+    options: ConvertOptions,
+    *,
+    workers: int | None = None,
+    engine: str = "process",
+    ray_address: str | None = None,
+    task: tuple[int, int] | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    store_options: StoreOptions | None = None,
+) -> Result:
+    """The same of whatever can be scanned; see `convert_tree`."""
     if task is not None and not 0 <= task[0] < task[1]:
         raise OptionError(f"task {task[0]}/{task[1]} is none; the first of four is 0/4, the last 3/4")
     if task is not None and overwrite:
@@ -62,18 +99,10 @@ def convert_tree(
     if options.tile:
         tiles.require_kernel()
     chosen = _engine(engine, workers, ray_address)
-    source, target = (os.path.expanduser(os.fspath(path)) for path in (source, target))
-    sources.check(
-        source,
-        siblings=options.siblings,
-        images=options.images,
-        labels=options.labels,
-        first_label=options.first_label,
-    )
     with not_left_empty(target):
-        store = open_target(target, source, store_options)
+        store = open_target(target, search.source, store_options)
         holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
-        conversion = Conversion(source, store, options, chosen, progress or Quiet(), holder)
+        conversion = Conversion(search, store, options, chosen, progress or Quiet(), holder)
         if task is None:
             with target_lock(store):
                 return conversion.run(overwrite)

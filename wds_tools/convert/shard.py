@@ -208,7 +208,10 @@ class _Packer:
     def _add_gathered(self, entry: Entry) -> None:
         """Append a sample of several fields, or of an image that is encoded anew."""
         gathered = self._gather(entry)
-        key = keys.key_of_member(entry.path) if entry.at else keys.key_of(entry.path)
+        if self._origin.images:
+            key = keys.key_of_member(entry.path) if entry.at else keys.key_of(entry.path)
+        else:
+            key = keys.stem_of_member(entry.path)  # of a sample that was one before
         line = []
         for ext, data in gathered:
             name = f"{key}.{ext}"
@@ -220,7 +223,7 @@ class _Packer:
         self._beside.update(ext for ext, _ in gathered[1:])
         self._count(
             gathered[0][0],
-            keys.split_suffix(entry.path)[1],
+            keys.split_suffix(entry.path)[1] if self._origin.images else f".{gathered[0][0]}",
             entry.size + sum(sibling.size for sibling in entry.siblings),
         )
 
@@ -238,19 +241,12 @@ class _Packer:
     def _gather(self, entry: Entry) -> list[_Field]:
         """The image, encoded anew if the options ask, its siblings, the metadata, and the label."""
         options = self._job.options
-        data = self._read(entry.path, entry.size, entry.mtime_ns, entry.at)
-        ext = entry.path.rpartition(".")[2]
-        is_image = self._origin.images or ext in EXTENSIONS
-        kind = _whole_image(data, entry.path) if is_image else ext
-        if options.transcodes and is_image:
-            try:
-                kind, data = transcode(data, kind, options)
-            except SampleError as error:
-                raise error.at(repr(entry.path)) from error
-        if options.tile and kind == "jpg":
-            data = self._tile(data)
-        gathered: list[_Field] = [(kind, data)]
-        gathered += [(s.ext, self._read(s.path, s.size, s.mtime_ns, s.at)) for s in entry.siblings]
+        if self._origin.images:
+            data = self._read(entry.path, entry.size, entry.mtime_ns, entry.at)
+            gathered: list[_Field] = [self._encode(_whole_image(data, entry.path), data, entry.path)]
+            gathered += [(s.ext, self._read(s.path, s.size, s.mtime_ns, s.at)) for s in entry.siblings]
+        else:
+            gathered = self._gather_fields(entry)
         if options.metadata or entry.metadata is not None:
             if any(sibling.ext == "json" for sibling in entry.siblings):
                 raise SampleError("it has a json file beside it, so --metadata has no place", repr(entry.path))
@@ -263,6 +259,37 @@ class _Packer:
         if entry.label is not None:
             gathered.append(("cls", b"%d" % entry.label))
         return gathered
+
+    def _gather_fields(self, entry: Entry) -> list[_Field]:
+        """The fields as they are, in their order. If the options ask, the first that is an image by its name is encoded anew.
+
+        An array may be anything, so it counts as an image only where there is no other.
+        """
+        read = self._read
+        first = keys.ext_of_member(entry.path)
+        gathered: list[_Field] = [(first, read(entry.path, entry.size, entry.mtime_ns, entry.at))]
+        gathered += [(s.ext, read(s.path or entry.path, s.size, s.mtime_ns, s.at)) for s in entry.siblings]
+        images = [number for number, (ext, _) in enumerate(gathered) if ext in EXTENSIONS]
+        if not self._job.options.transcodes or not images:
+            return gathered
+        number = min(images, key=lambda image: gathered[image][0] == "npy")
+        ext, before = gathered[number]
+        was = _whole_image(before, entry.path)
+        kind, data = self._encode(was, before, entry.path)
+        name = ext if kind == was else kind
+        if name in {other for other, _ in gathered} - {ext}:
+            raise SampleError(f"its {ext} would become a {name}, and it has one already", repr(entry.path))
+        gathered[number] = name, data
+        return gathered
+
+    def _encode(self, kind: str, data: bytes, path: str) -> _Field:
+        """What the options make of an image."""
+        if self._job.options.transcodes:
+            try:
+                kind, data = transcode(data, kind, self._job.options)
+            except SampleError as error:
+                raise error.at(repr(path)) from error
+        return kind, self._tile(data) if self._job.options.tile and kind == "jpg" else data
 
     def _tile(self, data: bytes) -> bytes:
         tiled = tiles.tile(data)

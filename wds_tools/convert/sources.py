@@ -17,6 +17,7 @@ from wds_tools.convert.files import FileOrigin
 from wds_tools.convert.hdf5_file import Hdf5Origin
 from wds_tools.convert.origin import Origin
 from wds_tools.convert.parquet import ParquetOrigin
+from wds_tools.convert.shard_origin import ShardOrigin
 from wds_tools.convert.tfrecord import TFRecordOrigin
 from wds_tools.convert.unzip import ZipOrigin
 from wds_tools.errors import OptionError, SourceError
@@ -65,6 +66,7 @@ _ORIGINS: dict[str, Callable[[str], Origin]] = {
     "npy": npy.NpyOrigin,
     "hdf5": Hdf5Origin,
     "zip": ZipOrigin,
+    "shards": ShardOrigin,
 }
 
 
@@ -77,15 +79,19 @@ def kind_of(source: str) -> Kind:
     wanted = f"give a folder of class folders, or a file that ends in {known}"
     if "://" in source:
         shown = re.sub(r"//[^/]*@", "//", source.partition("?")[0])  # neither a signature nor a password
-        raise SourceError(f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}")
+        raise SourceError(
+            f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}, "
+            "or make other shards of remote ones with 'wds-tools reshard'"
+        )
     named = parts.expand(source)[0] if parts.is_pattern(source) else source
     kind = next((kind for kind in _KINDS if kind.tells(os.path.basename(named))), None)
     if kind is not None:
         return kind
     if not os.path.exists(source):
         raise SourceError(f"source {why_missing(source)}")
+    shards = ", or, if it is a shard, make others with 'wds-tools reshard'" if source.endswith(".tar") else ""
     packed = source.lower().endswith(_PACKED)
-    raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}")
+    raise SourceError(f"source {source!r} is a file, not a folder; {'unpack it first, and ' * packed}{wanted}{shards}")
 
 
 def _kind_within(folder: str) -> Kind | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from wds_tools.convert.several import each
 from wds_tools.convert.workspace import FOLDER, Workspace
-from wds_tools.errors import NotFoundError, OptionError, SampleError, SourceError, TargetError
+from wds_tools.errors import FormatError, NotFoundError, OptionError, SampleError, SourceError, TargetError
 from wds_tools.format import index, manifest, sidecars
 from wds_tools.format.manifest import Manifest
 from wds_tools.store.addresses import refuse_half_address
@@ -31,7 +31,7 @@ def not_left_empty(target: str) -> Iterator[None]:
     fresh = "://" not in target and not os.path.lexists(target)
     try:
         yield
-    except (SourceError, SampleError):
+    except (SourceError, SampleError, FormatError):
         if fresh:
             with contextlib.suppress(OSError):  # there is something
                 os.rmdir(target)
@@ -50,9 +50,8 @@ def open_target(target: str, source: str, options: StoreOptions | None = None) -
     if "://" in target:
         shown = re.sub(r"//[^/]*@", "//", target.partition("?")[0])  # neither a signature nor a password
         raise OptionError(f"target {shown!r} is a URL that can only be read; give a folder or s3://bucket/prefix")
-    here, there = os.path.realpath(source), os.path.realpath(target)
-    if here == there or (there.startswith(here + os.sep) and os.path.isdir(here)):
-        raise TargetError(f"target {target!r} lies inside the source {source!r}; choose a folder outside of it")
+    check_apart(target, source)
+    there = os.path.realpath(target)
     try:
         os.makedirs(there, exist_ok=True)
         if not os.access(there, os.W_OK | os.X_OK):
@@ -63,6 +62,13 @@ def open_target(target: str, source: str, options: StoreOptions | None = None) -
     except OSError as error:
         raise TargetError(f"cannot write to {target!r}: {error.strerror}; choose another folder") from error
     return LocalStore(there)
+
+
+def check_apart(target: str, source: str) -> None:
+    """`TargetError` for a target inside of its source."""
+    here, there = os.path.realpath(source), os.path.realpath(target)
+    if here == there or (there.startswith(here + os.sep) and os.path.isdir(here)):
+        raise TargetError(f"target {target!r} lies inside the source {source!r}; choose a folder outside of it")
 
 
 def check_writable(store: Store) -> None:

@@ -97,7 +97,8 @@ def _check_layout(root: str, folders: list[str], files: list[str], skipped: list
             _refuse_splits(inner, _list_root(inner)[0])
     if not folders and any(name.endswith(".tar") or name == manifest.NAME for name in files):
         raise SourceError(
-            f"{root!r} holds shards already; read them as they are, or turn them back into images with 'wds-tools extract'"
+            f"{root!r} holds shards already; read them as they are, make other shards of them with 'wds-tools reshard', "
+            "or turn them back into images with 'wds-tools extract'"
         )
     if not folders and not files:
         found = f"holds only what is passed over ({skipped[0].path!r}: {skipped[0].reason})" if skipped else "is empty"

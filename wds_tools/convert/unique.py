@@ -18,6 +18,10 @@ class Keys:
     def add(self, key: str) -> None:
         self._hashes.append(hash(key))
 
+    def extend(self, hashes: array[int]) -> None:
+        """Add many keys by hashes of the caller's, all of one kind."""
+        self._hashes.extend(hashes)
+
     def doubtful(self) -> set[int]:
         """The hashes that came more than once: those of keys that did and, once in an age, of others."""
         import numpy as np

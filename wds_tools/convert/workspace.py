@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from wds_tools.convert.plan import shard_digest
@@ -40,6 +40,7 @@ class Plan:
     skipped: tuple[Skipped, ...] = ()
     num_skipped: int = 0
     kind: str = "files"
+    suffixes: dict[str, str] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:

@@ -126,11 +126,15 @@ class _Writer:
         self._shown = shown  # what messages call the root
         self._classes = classes
         self._suffixes = split.suffixes
-        self._metadata = bool(split.settings.get("metadata"))
+        earlier = split.settings.get("earlier")  # what made the shards that these were made of
+        before = earlier if isinstance(earlier, dict) else {}
+        self._metadata = bool(split.settings.get("metadata") or before.get("metadata"))
         # Images that were copied as they were keep their whole name.
-        self._untouched = split.settings.get("encode") == "keep" and split.settings.get("image_size") is None
+        self._untouched = all(
+            made.get("encode", "keep") == "keep" and made.get("image_size") is None for made in (split.settings, before)
+        ) and ("encode" in split.settings)
         # Converted from a folder without classes: a ``cls`` is a file that lay there, not a class folder.
-        self._flat = bool(split.settings.get("siblings")) and not classes
+        self._flat = bool(split.settings.get("siblings") or before.get("siblings")) and not classes
         self._folders: set[str] = set()
 
     def write(self, shard: str, sample: Sample, payloads: dict[str, bytes]) -> None:
