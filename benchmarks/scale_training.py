@@ -16,7 +16,7 @@ asks of a store, the cache, the manifest's parser, ShardLoader with its processe
                 for all of them, but for the openings of shards, which are counted exactly. Requests a second follow from a rate
                 of 2,500 images/s on each rank, about a ResNet-50 in mixed precision on one large GPU. Reading ahead depends on
                 which answer comes first, so counts before the first batch vary by a few per cent from run to run
-    paper       the formulae of benchmarks/scale/paper.py
+    paper       the formulae of benchmarks/simulated/paper.py
 
 Command: ``python benchmarks/scale_training.py [--small] [--scratch DIR]``, on Linux. It takes 1 GB of memory, 3 GB of disk and
 some minutes of two cores; ``--small`` has 64 ranks and 3,000 shards. The result is printed and, of the whole, written to
@@ -39,11 +39,12 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.measure import table  # noqa: E402
-from benchmarks.scale import coverage, paper  # noqa: E402
 from benchmarks.scale.server import Server  # noqa: E402
 from benchmarks.scale.setting import Samples, Setting, manifest, name  # noqa: E402
 from benchmarks.scale.worker import CHANGES, other  # noqa: E402
+
+from benchmarks.measure import table  # noqa: E402
+from benchmarks.simulated import coverage, paper  # noqa: E402
 from wds_tools.stream.order import Order  # noqa: E402
 
 RESULT = HERE / "results" / "scale_training.md"
@@ -303,7 +304,7 @@ def report(setting: Setting, scratch: Path, say: Callable[[str], None]) -> str:
         indexed=paper.table_bytes(LARGE),
     )
     parts.append(
-        f"On paper, by the formulae of benchmarks/scale/paper.py; measured were {rates.listed:.0f} bytes of info.json, "
+        f"On paper, by the formulae of benchmarks/simulated/paper.py; measured were {rates.listed:.0f} bytes of info.json, "
         f"{rates.opening * 1e6:.1f} µs and {rates.opening_peak:,.0f} bytes of opening it and {rates.planning:.0f} bytes of "
         f"planning for each shard, {rates.indexed:.0f} bytes of memory for each sample of an open index:"
     )

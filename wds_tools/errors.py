@@ -17,7 +17,7 @@
     ├── SampleError              one sample is bad; the others are not
     │   └── DecodeError          its image bytes do not decode
     ├── TooManyErrors            more bad samples than the budget allows
-    ├── WorkerError              a worker process died
+    ├── WorkerError              a worker process died, or there is none to be had
     └── MissingExtraError        an optional package is not installed
 
 Every message is one sentence or two: what, where, and what to do about it.
@@ -112,7 +112,7 @@ class TooManyErrors(WdsToolsError):
 
 
 class WorkerError(WdsToolsError):
-    """A worker process died before its work was done."""
+    """A worker process died before its work was done, or a cluster has none to give."""
 
 
 class MissingExtraError(WdsToolsError, ImportError):

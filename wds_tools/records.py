@@ -78,6 +78,21 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeWork:
+    """What one machine of a cluster did: ``node`` is the cluster's name for it, ``host`` its own, ``address`` its IP.
+
+    ``tasks`` are those that ended well there, ``samples`` and ``source_bytes`` what they read.
+    """
+
+    node: str
+    host: str
+    address: str
+    tasks: int
+    samples: int
+    source_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Something that is wrong with a dataset: what, and where (key and offset where they are known)."""
 

@@ -136,10 +136,10 @@ def test_options_tell_whether_image_bytes_may_change(changes, transcodes):
 
 def test_settings_hold_every_option_but_the_names():
     names = {option.name for option in dataclasses.fields(ConvertOptions)}
-    every = ConvertOptions(split="val", classes=("a",), tile=True, images="x", labels="y")
+    every = ConvertOptions(split="val", classes=("a",), tile=True, images="x", labels="y", first_label=1)
     assert set(every.settings()) == names - {"split", "classes"}
     # As before there were these options.
-    assert set(ConvertOptions().settings()) == names - {"split", "classes", "tile", "images", "labels"}
+    assert set(ConvertOptions().settings()) == names - {"split", "classes", "tile", "images", "labels", "first_label"}
 
 
 def test_options_do_not_change_once_made():

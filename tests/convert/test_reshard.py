@@ -15,8 +15,8 @@ import pytest
 from tests.support import buckets, images, needs, others, processes, servers, streams, trees
 from wds_tools.convert import entries, shard_origin, shard_scan
 from wds_tools.convert import shards as kind
+from wds_tools.convert.datasets import find_parts
 from wds_tools.convert.entries import Request
-from wds_tools.convert.parts import find_parts
 from wds_tools.convert.reshard import reshard
 from wds_tools.convert.run import convert_tree
 from wds_tools.convert.selection import Selection

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.support import others, shards, streams, trees
 from wds_tools.convert import entries
 from wds_tools.convert import shards as kind
+from wds_tools.convert.datasets import find_parts
 from wds_tools.convert.entries import Request, Source
-from wds_tools.convert.parts import find_parts
 from wds_tools.convert.reshard import reshard
 from wds_tools.convert.run import convert_tree
 from wds_tools.convert.selection import Selection, key_hash

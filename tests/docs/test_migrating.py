@@ -7,6 +7,7 @@ are random, so images for them are of one colour each: any crop of one is the sa
 from __future__ import annotations
 
 import io
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -108,12 +109,30 @@ def tfrecord() -> None:
     tfrecord2idx.create_index("train.tfrecord", "train.index")
 
 
+def parquet() -> None:
+    pa: Any = needs.package("pyarrow")
+    needs.package("pyarrow.parquet")
+    datasets: Any = needs.package("datasets")
+    datasets.config.HF_DATASETS_CACHE = Path("cache").absolute()  # not the user's
+    names = [f"class {label}" for label in range(CLASSES)]
+    features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": names}}
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    Path("food/data").mkdir(parents=True)
+    Path("food/README.md").write_text("# Food\n")
+    for file in range(2):
+        mine = SAMPLES[file::2]
+        images = [{"bytes": flat_jpeg(*sample), "path": f"{sample[0]}_{sample[1]}.jpg"} for sample in mine]
+        table = pa.table({"image": images, "label": [label for label, _ in mine]}).replace_schema_metadata(metadata)
+        pa.parquet.write_table(table, f"food/data/train-{file:05d}-of-00002.parquet", row_group_size=4)
+
+
 DATA: dict[str, Callable[[], None]] = {
     "From torchvision's ImageFolder": image_folder,
     "From webdataset": webdataset_shards,
     "From HDF5": hdf5,
     "From .npy and memmap": npy,
     "From TFRecord": tfrecord,
+    "From Hugging Face datasets and parquet": parquet,
 }
 
 

@@ -16,7 +16,22 @@ FLOORS = {"_version": 0, "errors": 0, "draws": 0, "records": 1, "store": 1, "ima
 FLOORS |= {"convert": 3, "stream": 3, "tools": 4, "cli": 5, "__main__": 6}
 ROOF = PACKAGE  # the package itself hands names on, and imports them only for type checkers
 # What takes long to import, or may be missing, and so is imported where it is used.
-HEAVY = {"PIL", "aiohttp", "botocore", "h5py", "jinja2", "numpy", "ray", "simplejpeg", "torch", "tqdm", "webdataset"}
+HEAVY = {
+    "PIL",
+    "aiohttp",
+    "botocore",
+    "google",
+    "google_crc32c",
+    "h5py",
+    "jinja2",
+    "numpy",
+    "pyarrow",
+    "ray",
+    "simplejpeg",
+    "torch",
+    "tqdm",
+    "webdataset",
+}
 LATE = {
     f"{PACKAGE}.{room}" for room in ("cli.main", "image.codec", "tools.bench", "tools.preview", "tools.ranged")
 }  # rooms that load them

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from wds_tools.cli import bench, convert, demo, extract, index, info, report, reshard, serve, sidecars, verify  # noqa: F401 - now, not when a user may not
+from wds_tools.cli import bench, convert, demo, extract, finalize, index, info, report, reshard, serve, sidecars, verify  # noqa: F401 - now, not when a user may not
 from wds_tools.cli.main import main
 
 PYTHON = sys.executable

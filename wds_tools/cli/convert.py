@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 from dataclasses import asdict
 
@@ -46,6 +48,12 @@ def read_classes(ctx: click.Context, parameter: click.Parameter, value: str | No
     return names
 
 
+def _close_to_strangers() -> None:
+    """Ray listens on the network and runs what it is sent: one that is started for this run asks for a token of this run."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
 @click.command(
     "convert",
     epilog="Example: wds-tools convert imagenet/train shards --split train --workers 8",
@@ -66,7 +74,9 @@ def read_classes(ctx: click.Context, parameter: click.Parameter, value: str | No
 @click.option(
     "--shuffle/--no-shuffle", default=True, show_default=True, help="Shuffle, or keep the order of the source."
 )
-@click.option("--workers", type=int, help="Processes that share the work.  [default: one a core]")
+@click.option(
+    "--workers", type=int, help="Processes that share the work, or Ray tasks at a time.  [default: one a core]"
+)
 @click.option("--image-size", type=int, help="Shrink images to this shorter side in pixels; none is enlarged.")
 @click.option("--quality", type=int, help="Quality (1-100) of images that are encoded anew.  [default: 90]")
 @click.option(
@@ -78,9 +88,19 @@ def read_classes(ctx: click.Context, parameter: click.Parameter, value: str | No
 )
 @click.option("--metadata", is_flag=True, help="Add a json field with the source path and a table's other columns.")
 @click.option("--siblings", is_flag=True, help="Files of one stem (a.jpg a.txt a.json) become fields of one sample.")
-@click.option("--images", metavar="NAME", help="Which dataset of SRC holds the images; in a zip archive, which folder.")
 @click.option(
-    "--labels", metavar="NAME", help="Which dataset of SRC holds the labels, or which .npy file; 'none' for no labels."
+    "--images",
+    metavar="NAME",
+    help="Which dataset, column or feature of SRC holds the images; in a zip archive, which folder.",
+)
+@click.option(
+    "--labels", metavar="NAME", help="Which of them holds the labels, or which .npy file; 'none' for no labels."
+)
+@click.option(
+    "--first-label",
+    default=0,
+    show_default=True,
+    help="What labels of TFRecords and parquet count from, such as 1 in ImageNet's.",
 )
 @click.option(
     "--on-error",
@@ -89,7 +109,18 @@ def read_classes(ctx: click.Context, parameter: click.Parameter, value: str | No
     show_default=True,
     help="Stop at a bad image, or skip it and list it at the end.",
 )
-@click.option("--engine", type=click.Choice(["process"]), default="process", show_default=True, help="Where tasks run.")
+@click.option(
+    "--engine",
+    type=click.Choice(["process", "ray"]),
+    default="process",
+    show_default=True,
+    help="Where tasks run: in processes of this machine, or on a Ray cluster.",
+)
+@click.option(
+    "--ray-address",
+    metavar="HOST:PORT",
+    help="The Ray cluster, 'auto' for this machine's.  [default: RAY_ADDRESS, else one started for this run]",
+)
 @click.option("--task", callback=_task, metavar="I/N", help="Make only part I of N, counted from 0 (job arrays).")
 @click.option("--overwrite", is_flag=True, help="Replace the split if OUT has it already.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -98,6 +129,7 @@ def command(
     out: str,
     workers: int | None,
     engine: str,
+    ray_address: str | None,
     task: tuple[int, int] | None,
     overwrite: bool,
     as_json: bool,
@@ -106,10 +138,12 @@ def command(
     """Turn SRC into shards in OUT.
 
     SRC is a folder of class folders (SRC/cat/001.jpg), a zip archive of one, a table (.csv, .tsv, .jsonl) with the columns
-    path and label or class, an array (.npy) with its labels in another, or HDF5 (.h5, .hdf5). OUT is a folder, or
-    s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as AWS_PROFILE and
-    AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
+    path and label or class, an array (.npy) with its labels in another, HDF5 (.h5, .hdf5), TFRecords, or parquet as Hugging
+    Face publishes it; of the last three also a folder of files, of the last two a quoted pattern ('train-*.parquet').
+    OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as
+    AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
     """
+    ray_address = find_ray(engine, ray_address)
     started = time.monotonic()
     with progress("converting", quiet=as_json) as bar:
         result = convert_tree(
@@ -118,16 +152,35 @@ def command(
             ConvertOptions(**options),  # type: ignore[arg-type]
             workers=workers,
             engine=engine,
+            ray_address=ray_address,
             task=task,
             overwrite=overwrite,
             progress=bar,
         )
     if as_json:
-        print_json(asdict(result))
+        print_json(as_answer(result, engine))
     else:
         summarise(result, time.monotonic() - started)
         if options["tile"] and result.built and not result.tiled:
             click.echo("no image was tiled: tiles are for JPEGs larger than one, and not for progressive ones")
+
+
+def find_ray(engine: str, address: str | None) -> str | None:
+    """The address of the cluster, where the engine is Ray's; None for one that is to be started."""
+    if engine != "ray":
+        return address
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is None:
+        _close_to_strangers()
+    return address
+
+
+def as_answer(result: Result, engine: str) -> dict[str, object]:
+    """What ``--json`` prints."""
+    answer = asdict(result)
+    if engine != "ray":
+        del answer["nodes"]
+    return answer
 
 
 def summarise(result: Result, seconds: float) -> None:
@@ -145,6 +198,9 @@ def summarise(result: Result, seconds: float) -> None:
         click.echo(f"{result.tiled:,} of {count_text(result.jpegs, 'JPEG')} tiled; their size changed by {growth:+.1%}")
     for note in result.notes[:SHOWN]:
         click.echo(note, err=True)
+    for node in result.nodes:
+        work = f"{count_text(node.tasks, 'shard')}, {count_text(node.samples, 'sample')}, {size_text(node.source_bytes)} read"
+        click.echo(f"node {node.host} ({node.address}): {work}")
     for name in result.empty_classes[:SHOWN]:
         click.echo(f"class {name!r} has no images", err=True)
     if len(result.empty_classes) > SHOWN:

@@ -25,6 +25,7 @@ REPORT = "the project's issue tracker"
 COMMANDS = {
     "convert": "Turn a folder of images, or a table of them, into shards.",
     "reshard": "Turn shards into others: filtered, divided, merged, shuffled.",
+    "finalize": "Complete a split that an array of tasks has made, or say what is missing.",
     "index": "Make indexes and a manifest for shards made by others.",
     "verify": "Check every byte of a dataset.",
     "info": "Show what a dataset consists of.",

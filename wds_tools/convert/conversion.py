@@ -109,6 +109,22 @@ class Conversion:
             return None  # another task has made everything meanwhile, and tidied up
         return self._result(plan, receipts, complete)
 
+    def finalize(self) -> tuple[Result, tuple[str, ...]] | None:
+        """Write the manifest if every shard of the written plan stands; what is missing. None where there is no plan.
+
+        Under the exclusive lock, in a folder: nobody is at work. Nothing is made, and the source is not looked at.
+        """
+        plan = self._workspace.read_plan()
+        if plan is None:
+            return None
+        self._source = plan.root
+        standing = self._receipts(list(plan.shards), plan)
+        missing = tuple(name for name, receipt in standing.items() if receipt is None)
+        receipts = [receipt for receipt in standing.values() if receipt is not None]
+        if not missing:
+            self._finish(plan, receipts)
+        return self._result(plan, receipts, complete=not missing), missing
+
     def drop_plan(self) -> None:
         self._workspace.drop_plan()
 
@@ -152,6 +168,8 @@ class Conversion:
             siblings=options.siblings,
             images=options.images,
             labels=options.labels,
+            first_label=options.first_label,
+            split=options.split,
             map_=self._engine.map,
         )
         return self._search.scan(request)
@@ -307,6 +325,7 @@ class Conversion:
             tiled=sum(receipt.tiled for receipt in receipts),
             tiled_from=sum(receipt.tiled_from for receipt in receipts),
             tiled_to=sum(receipt.tiled_to for receipt in receipts),
+            nodes=self._engine.nodes,
         )
 
     def _summary(self, split: SplitInfo, classes: int, built: int, source_bytes: int, complete: bool = True) -> Result:

@@ -1,4 +1,4 @@
-"""Where tasks run: in this process, or in a pool of processes.
+"""Where tasks run: in this process, or in a pool of processes (and on a Ray cluster, see `ray_engine`).
 
 An engine maps a function over items and lets go of everything when the caller stops early. Workers leave Ctrl-C to
 the driver, report progress through shared counters, look at a shared flag to end early, and exit when the driver is gone.
@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from wds_tools.errors import OptionError, WorkerError
+from wds_tools.records import NodeWork
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,6 +42,10 @@ class Cancelled(BaseException):
 class Engine(Protocol):
     """What `run` needs to get its tasks done."""
 
+    @property
+    def nodes(self) -> tuple[NodeWork, ...]:
+        """What each machine did in `run`, where there may be several; empty where there is only this one."""
+
     def __enter__(self) -> Engine: ...
 
     def __exit__(
@@ -56,6 +61,8 @@ class Engine(Protocol):
 
 class SerialEngine:
     """Everything in this process: for debugging, for one worker, and where there are no processes to be had."""
+
+    nodes: tuple[NodeWork, ...] = ()
 
     def __enter__(self) -> SerialEngine:
         return self
@@ -84,6 +91,8 @@ class ProcessEngine:
     ``carried`` is a function that they are born with, to be run later: what it holds, such as the password of an
     address, then never goes through a pipe.
     """
+
+    nodes: tuple[NodeWork, ...] = ()
 
     def __init__(self, workers: int, carried: Callable[..., Any] | None = None) -> None:
         # A fork is ready in a millisecond and sees what is loaded already; elsewhere than Linux it is not safe.
@@ -118,7 +127,7 @@ class ProcessEngine:
         size = max(1, len(found) // (self._workers * 8))
         with _worker_errors():
             futures = deque(
-                self._submit(_run_chunk, function, found[start : start + size]) for start in range(0, len(found), size)
+                self._submit(run_chunk, function, found[start : start + size]) for start in range(0, len(found), size)
             )
             while futures:
                 while not futures[0].done():
@@ -170,12 +179,17 @@ def make_engine(name: str, workers: int | None, carried: Callable[..., Any] | No
     Of a function that is ``carried``, see `ProcessEngine`, nothing need be pickled where processes are forked.
     """
     if name != "process":
-        raise OptionError(f"engine is {name!r}; only 'process' is there")
+        raise OptionError(f"engine is {name!r}; here it can only be 'process'")
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = cores()
     if not isinstance(workers, int) or not 0 <= workers <= 1024:
         raise OptionError(f"workers is {workers!r}; it must be between 0 (no processes) and 1024")
     return ProcessEngine(workers, carried) if workers > 1 else SerialEngine()
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -238,5 +252,6 @@ def _run_task(function: Callable[[Item, Tick], Result] | None, item: Item) -> Re
     return result
 
 
-def _run_chunk(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def run_chunk(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Several items as one task, where each is less work than sending it."""
     return [function(item) for item in items]

@@ -88,6 +88,7 @@ class Request:
 
     ``lines`` take the entries. ``classes`` fix names and indexes, ``strict`` raises for what is otherwise skipped,
     ``siblings`` makes files of one stem one sample, ``images`` and ``labels`` name the columns of a source that has several.
+    ``first_label`` is what labels count from, ``split`` what is made, where a source has files of several.
     ``map_`` spreads work over processes, and keeps its order.
     """
 
@@ -98,6 +99,8 @@ class Request:
     siblings: bool = False
     images: str | None = None
     labels: str | None = None
+    first_label: int = 0
+    split: str = "train"
     map_: Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]] = map
 
 

@@ -37,7 +37,8 @@ class ConvertOptions:
     their indexes. ``metadata`` adds a ``json`` field with the source path and a list's further columns. ``siblings``
     makes files of the same stem fields of one sample. ``images`` and ``labels`` name the columns of a source that has
     several (a dataset in HDF5, a column of a parquet file, a feature of TFRecords), the folder in a zip archive, or the file with
-    the labels of an ``.npy``; labels of ``none`` leave them out. ``on_error`` is ``raise`` or ``skip``.
+    the labels of an ``.npy``; labels of ``none`` leave them out. ``first_label`` is what labels of TFRecords and parquet count
+    from. ``on_error`` is ``raise`` or ``skip``.
     """
 
     split: str = "train"
@@ -54,6 +55,7 @@ class ConvertOptions:
     siblings: bool = False
     images: str | None = None
     labels: str | None = None
+    first_label: int = 0
     on_error: str = "raise"
 
     def __post_init__(self) -> None:
@@ -67,6 +69,7 @@ class ConvertOptions:
             ("seed", self.seed, 0, None),
             ("image_size", self.image_size, 1, 65_535),
             ("quality", self.quality, 1, 100),
+            ("first_label", self.first_label, 0, None),
         ):
             if value is not None and (value < low or (high is not None and value > high)):
                 limits = f"at least {low}" if high is None else f"between {low} and {high}"
@@ -98,6 +101,7 @@ class ConvertOptions:
             ("seed", int, "a whole number"),
             ("image_size", int, "a number of pixels"),
             ("quality", int, "a whole number"),
+            ("first_label", int, "a whole number"),
             ("classes", tuple, "a tuple of names"),
             *((name, bool, "True or False") for name in ("shuffle", "tile", "metadata", "siblings")),
         ):
@@ -121,7 +125,7 @@ class ConvertOptions:
         values = asdict(self)
         del values["split"], values["classes"]
         # So that datasets made before there were these options are still seen to be what is asked for.
-        for name, default in (("tile", False), ("images", None), ("labels", None)):
+        for name, default in (("tile", False), ("images", None), ("labels", None), ("first_label", 0)):
             if values[name] == default:
                 del values[name]
         if self.labels is not None and self.labels.lower().endswith(".npy"):

@@ -1,147 +1,120 @@
-"""The datasets that are to become one: which shards of each are meant, and what their manifests say of them.
+"""Which files a source of several files is made of: a folder that holds nothing else, or a glob or brace text.
 
-Shards that are named one by one may still be those of a manifest beside them, which then tells their classes.
+A folder as datasets are published in is taken as well: the files may lie in its one subfolder (``data/``), with a README
+beside that, and may belong to several splits. Then those are taken that are called after the split that is made.
 """
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
+import itertools
+import os
+import re
+from collections.abc import Callable
 
-from wds_tools.convert import keys
-from wds_tools.convert.selection import Selection
-from wds_tools.errors import NotFoundError, OptionError, StoreError
-from wds_tools.format import manifest
-from wds_tools.format.dataset import Dataset, open_dataset
-from wds_tools.format.manifest import Manifest
-from wds_tools.records import ShardInfo
-from wds_tools.store.base import Store
-from wds_tools.store.options import StoreOptions
-from wds_tools.store.resolve import Place, locate
+from wds_tools.errors import SourceError
+from wds_tools.image.kinds import EXTENSIONS
+from wds_tools.store.missing import why_missing
+from wds_tools.store.resolve import expand_braces
 
-_TAR = ".tar"
-_UNKNOWN = -1  # samples of a shard that no manifest lists
-_KEPT = ("metadata", "siblings", "encode", "image_size")  # settings that tell how to extract
+_LOOKED_AT = 10_000  # names of a folder that decide what it is: a class folder may hold a million
+_DEEPEST = 4
+_WORDS = re.compile(r"[A-Za-z0-9]+")
+_SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
 
-
-@dataclass(frozen=True)
-class Part:
-    """One of the datasets. ``prefix`` is put before its keys; ``suffixes`` and ``earlier`` are how its images were made."""
-
-    place: str
-    store: Store
-    shards: tuple[ShardInfo, ...]
-    classes: tuple[str, ...]
-    prefix: str
-    suffixes: Mapping[str, str]
-    earlier: Mapping[str, Any]
+IsPart = Callable[[str], bool]
 
 
-def find_parts(sources: Sequence[str], selection: Selection, options: StoreOptions | None = None) -> list[Part]:
-    """What ``sources`` mean: folders, addresses, globs, brace notation; shards side by side in the list are one dataset.
-
-    Raises `NotFoundError` for what is not there, and `OptionError` for what is not understood, and for an address with a secret.
-    """
-    groups = _grouped(sources)
-    if not groups:
-        raise OptionError("no source is given; give a folder of shards, a glob, brace notation, or an address")
-    for text in sources:
-        _refuse_secrets(text)
-    places = [locate(group if len(group) > 1 else group[0], remote=True, options=options) for group in groups]
-    prefixes = _names([place.store.url() for place in places]) if selection.prefix else [""] * len(places)
-    return [_part(place, selection, prefix) for place, prefix in zip(places, prefixes, strict=True)]
-
-
-def _grouped(sources: Sequence[str]) -> list[list[str]]:
-    """Single shards of one folder together, as a shell makes them of a glob."""
-    groups: dict[str, list[str]] = {}
-    for text in sources:
-        single = text.endswith(_TAR) and not glob.has_magic(text) and "{" not in text
-        groups.setdefault(text.rpartition("/")[0] + "/*" if single else text, []).append(text)
-    twice = next((group[0] for group in groups.values() if len(set(group)) < len(group)), None)
-    if twice is not None:
-        raise OptionError(f"source {twice!r} is given twice")
-    return list(groups.values())
+def folder_of(folder: str, is_part: IsPart) -> str | None:
+    """The folder at or below ``folder`` that holds files of a kind and neither images nor folders; None if none does."""
+    for _ in range(_DEEPEST):
+        folders, parts = [], 0
+        try:
+            with os.scandir(folder) as found:
+                for entry in itertools.islice(found, _LOOKED_AT):
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir():
+                        folders.append(entry.path)
+                    elif entry.name.rpartition(".")[2].lower() in EXTENSIONS:
+                        return None
+                    else:
+                        parts += is_part(entry.name)
+        except OSError:
+            return None
+        if parts or len(folders) != 1:
+            return folder if parts and not folders else None
+        folder = folders[0]
+    return None
 
 
-def _refuse_secrets(text: str) -> None:
-    if text.startswith(("http://", "https://")):
-        parts = urlsplit(text)
-        if parts.username is not None or parts.query:
-            raise OptionError(
-                f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} is given with a password or a query, and the "
-                "plan that is written down must hold no secret; use an address without, an s3:// address, or a copy"
+def is_pattern(source: str) -> bool:
+    """Whether ``source`` is no path but a text that stands for several."""
+    return any(char in source for char in "*?[{") and not os.path.exists(source) and "://" not in source
+
+
+def expand(pattern: str) -> list[str]:
+    """The files that a glob or brace text stands for, sorted; `SourceError` if there are none."""
+    found: set[str] = set()
+    for text in expand_braces(pattern):
+        found.update(glob.iglob(text) if glob.has_magic(text) else (text,))
+    missing = next((path for path in sorted(found) if not os.path.exists(path)), None)
+    if missing is not None:
+        raise SourceError(f"source {pattern!r}: {why_missing(missing)}")
+    if not found:
+        raise SourceError(f"source {pattern!r} matches no file in {os.getcwd()!r}; check the pattern, and its quotes")
+    return sorted(found)
+
+
+def find(source: str, is_part: IsPart, split: str) -> tuple[str, list[str]]:
+    """A folder, and the names in it of the files that ``source`` means, sorted. Of a folder those of ``split``."""
+    if is_pattern(source):
+        paths = [os.path.abspath(path) for path in expand(source)]
+        strange = next((path for path in paths if not is_part(os.path.basename(path))), None)
+        if strange is not None:
+            raise SourceError(
+                f"source {source!r} matches {strange!r} too, which is of another kind; narrow the pattern"
             )
+        root = os.path.dirname(paths[0]) if len(paths) == 1 else os.path.commonpath(map(os.path.dirname, paths))
+        return root, [os.path.relpath(path, root) for path in paths]
+    if not os.path.exists(source):
+        raise SourceError(f"source {why_missing(source)}")
+    path = os.path.abspath(source)
+    if not os.path.isdir(path):
+        return os.path.dirname(path), [os.path.basename(path)]
+    root = folder_of(path, is_part) or path
+    names = sorted(name for name in os.listdir(root) if is_part(name) and not name.startswith("."))
+    return root, _of_split(source, names, split)
 
 
-def _names(places: Sequence[str]) -> list[str]:
-    """The last folder of each place, with as many before it as it takes to tell them apart."""
-    parts = [place.rstrip("/").split("/") for place in places]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(part[-depth:]).lstrip("/") for part in parts]
-        if len(set(names)) == len(names):
-            return [keys.clean(f"{name}/x").removesuffix("/x") + "/" for name in names]
-    twice = next(place for number, place in enumerate(places) if place in places[:number])
-    raise OptionError(f"two sources lie in {twice!r}, so there is no name to put before their keys; leave --prefix out")
-
-
-def _part(place: Place, selection: Selection, prefix: str) -> Part:
-    store = place.store
-    found = open_dataset(store, place.names)
-    names = _chosen(found, place, selection.splits)
-    content = found.manifest if place.names is None else _manifest_beside(store)
-    listed = {shard.name: shard for split in content.splits.values() for shard in split.shards} if content else {}
-    if content is None or not all(name in listed for name in names):
-        return Part(store.url(), store, tuple(ShardInfo(name, _UNKNOWN) for name in names), (), prefix, {}, {})
-    splits = [split for split in content.splits.values() if any(shard.name in names for shard in split.shards)]
-    return Part(
-        store.url(),
-        store,
-        tuple(listed[name] for name in names),
-        content.classes,
-        prefix,
-        common([split.suffixes for split in splits]),
-        common([_how_made(split.settings) for split in splits]),
-    )
-
-
-def _chosen(found: Dataset, place: Place, splits: tuple[str, ...]) -> list[str]:
-    """The shards of the ``splits``; without any, those that were named, or those of the only split."""
-    if not splits and place.names is not None:
-        return list(place.names)
-    if not splits and len(found.splits) > 1:
-        raise OptionError(
-            f"{place.store.url()!r} has the splits {', '.join(found.splits)}; choose with --from-split, which may be repeated"
+def _of_split(source: str, names: list[str], split: str) -> list[str]:
+    """The files of a split, where their names tell."""
+    exact = [name for name in names if re.match(rf"{re.escape(split)}([-_.]|$)", name)]
+    if exact:
+        return exact
+    told = {name: _split_in(name) for name in names}
+    if None in told.values():
+        return names
+    wanted = _SPLITS.get(split.lower(), split)
+    chosen = [name for name in names if told[name] == wanted]
+    if not chosen:
+        there = ", ".join(sorted({str(told[name]) for name in names}))
+        raise SourceError(
+            f"{source!r} holds files of {there}, none of {split!r}; give --split, or the files that you mean as a quoted "
+            f"pattern such as {os.path.join(source, '') + names[0][:4] + '*'!r}"
         )
-    missing = [split for split in splits if split not in found.splits]
-    if missing:
-        raise OptionError(
-            f"{place.store.url()!r} has no split {missing[0]!r}, only {', '.join(found.splits) or 'none'}; "
-            "--from-split chooses among them"
-        )
-    return [name for split in splits or found.splits for name in found.splits[split]]
+    return chosen
 
 
-def _manifest_beside(store: Store) -> Manifest | None:
-    try:
-        return manifest.load(store.read(manifest.NAME), store.url(manifest.NAME))
-    except NotFoundError:
-        return None
-    except StoreError:  # a server that lets nobody near what it does not have
-        return None
-
-
-def _how_made(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """How the images of a split came to be, be it through other shards."""
-    earlier = settings.get("earlier")
-    before = earlier if isinstance(earlier, dict) else {}
-    made = {name: settings[name] for name in _KEPT if settings.get(name) not in (None, False, "keep")}
-    return {**{name: before[name] for name in _KEPT if name in before}, **made}
-
-
-def common(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of them say alike."""
-    return {key: value for key, value in every[0].items() if all(other.get(key) == value for other in every[1:])}
+def _split_in(name: str) -> str | None:
+    """The split that a file's name speaks of, None if it is none or several."""
+    found = {_SPLITS[word] for word in _WORDS.findall(name.lower()) if word in _SPLITS}
+    return found.pop() if len(found) == 1 else None

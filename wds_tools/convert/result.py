@@ -9,7 +9,7 @@ from typing import Protocol
 
 from wds_tools.convert.workspace import Plan
 from wds_tools.format import manifest
-from wds_tools.records import Receipt, ShardInfo, Skipped, SplitInfo
+from wds_tools.records import NodeWork, Receipt, ShardInfo, Skipped, SplitInfo
 
 
 class Progress(Protocol):
@@ -32,7 +32,10 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Result:
-    """What a conversion did. ``complete`` is False while other tasks of the array have shards to make."""
+    """What a conversion did. ``complete`` is False while other tasks of the array have shards to make.
+
+    ``nodes`` tells which machine of a Ray cluster made how much of what was built; it is empty on one machine.
+    """
 
     target: str
     split: str
@@ -52,6 +55,7 @@ class Result:
     tiled_from: int = 0
     tiled_to: int = 0
     notes: tuple[str, ...] = ()
+    nodes: tuple[NodeWork, ...] = ()
 
 
 def split_info(name: str, plan: Plan, receipts: Sequence[Receipt]) -> SplitInfo:

@@ -12,10 +12,11 @@ from typing import Any
 
 from wds_tools.convert import sources
 from wds_tools.convert.conversion import Conversion
-from wds_tools.convert.engines import make_engine
+from wds_tools.convert.engines import Engine, make_engine
 from wds_tools.convert.entries import Search
 from wds_tools.convert.lock import target_lock
 from wds_tools.convert.options import ConvertOptions
+from wds_tools.convert.ray_engine import RayEngine
 from wds_tools.convert.result import Progress, Quiet, Result
 from wds_tools.convert.target import not_left_empty, open_target
 from wds_tools.errors import OptionError, SourceChangedError, TargetBusyError
@@ -32,6 +33,7 @@ def convert_tree(
     *,
     workers: int | None = None,
     engine: str = "process",
+    ray_address: str | None = None,
     task: tuple[int, int] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -41,17 +43,25 @@ def convert_tree(
     """Convert a folder of class folders, or a table of images, to a dataset at ``target``, a folder or ``s3://bucket/prefix``.
 
     ``options`` (or keywords such as ``split="val"``) say how, see `ConvertOptions`. ``workers`` processes share the work,
-    all cores' by default; 0 or 1 does it in this process. ``task=(i, n)`` makes only the i-th of n parts, counted from 0,
-    and the part that finishes last completes the dataset. ``overwrite`` replaces a split that is there. Running the
-    same call again goes on where an interrupted one stopped, and does nothing when all is done. ``store_options`` say
-    how to reach a bucket.
+    all cores' by default; 0 or 1 does it in this process. ``engine="ray"`` does it on the Ray cluster at ``ray_address``
+    (``host:port``, or ``auto`` for the one that this machine belongs to), or on one that is started here for this call;
+    ``workers`` are then the tasks at a time, by default as many as the cluster has CPUs. ``task=(i, n)`` makes only the
+    i-th of n parts, counted from 0, and the part that finishes last completes the dataset. ``overwrite`` replaces a
+    split that is there. Running the same call again goes on where an interrupted one stopped, and does nothing when all
+    is done. ``store_options`` say how to reach a bucket.
 
-    Raises `OptionError`, `SourceError`, `TargetError`, `StoreError`, and `SampleError` for a bad image unless
+    Raises `OptionError`, `SourceError`, `TargetError`, `StoreError`, `WorkerError`, and `SampleError` for a bad image unless
     ``on_error="skip"``.
     """
     options = replace(options or ConvertOptions(), **changes)
     path, out = (os.path.expanduser(os.fspath(each)) for each in (source, target))
-    sources.check(path, siblings=options.siblings, images=options.images, labels=options.labels)
+    sources.check(
+        path,
+        siblings=options.siblings,
+        images=options.images,
+        labels=options.labels,
+        first_label=options.first_label,
+    )
     return convert(
         Search(path, sources.scan),
         out,
@@ -62,6 +72,7 @@ def convert_tree(
         overwrite=overwrite,
         progress=progress,
         store_options=store_options,
+        ray_address=ray_address,
     )
 
 
@@ -76,6 +87,7 @@ def convert(
     overwrite: bool = False,
     progress: Progress | None = None,
     store_options: StoreOptions | None = None,
+    ray_address: str | None = None,
 ) -> Result:
     """The same of whatever can be scanned; see `convert_tree`."""
     if task is not None and not 0 <= task[0] < task[1]:
@@ -86,7 +98,7 @@ def convert(
         )
     if options.tile:
         tiles.require_kernel()
-    chosen = make_engine(engine, workers)
+    chosen = _engine(engine, workers, ray_address)
     with not_left_empty(target):
         store = open_target(target, search.source, store_options)
         holder = options.split if task is None else f"{options.split}-{task[0]}-of-{task[1]}"
@@ -95,6 +107,18 @@ def convert(
             with target_lock(store):
                 return conversion.run(overwrite)
         return _run_task(conversion, store, task)
+
+
+def _engine(name: str, workers: int | None, ray_address: str | None) -> Engine:
+    if name == "ray":
+        return RayEngine(ray_address, workers)
+    if name != "process":
+        raise OptionError(f"engine is {name!r}; it can be 'process' or 'ray'")
+    if ray_address is not None:
+        raise OptionError(
+            f"ray_address is {ray_address!r}, but the engine is {name!r}; it says something to 'ray' only"
+        )
+    return make_engine(name, workers)
 
 
 def _run_task(conversion: Conversion, store: Store, task: tuple[int, int]) -> Result:

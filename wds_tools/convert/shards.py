@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from wds_tools.convert import entries, keys
 from wds_tools.convert.classes import merge
+from wds_tools.convert.datasets import Part, common
 from wds_tools.convert.entries import Request, Source
-from wds_tools.convert.parts import Part, common
 from wds_tools.convert.selection import Selection, key_hash
 from wds_tools.convert.shard_origin import Pinned, dump_root
 from wds_tools.convert.shard_scan import ShardJob, scan_shard, signed

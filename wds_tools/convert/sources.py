@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wds_tools.convert import hdf5, npy, table, tree, zipped
+from wds_tools.convert import hdf5, npy, parquet, parts, table, tfrecord, tree, zipped
 from wds_tools.convert.entries import Request, Source
 from wds_tools.convert.files import FileOrigin
 from wds_tools.convert.hdf5_file import Hdf5Origin
 from wds_tools.convert.origin import Origin
+from wds_tools.convert.parquet import ParquetOrigin
 from wds_tools.convert.shard_origin import ShardOrigin
+from wds_tools.convert.tfrecord import TFRecordOrigin
 from wds_tools.convert.unzip import ZipOrigin
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.store.missing import why_missing
@@ -29,7 +31,8 @@ class Kind:
     """A kind of source. ``suffixes`` tell it; a folder has none.
 
     ``columns`` tells whether images and labels have names, ``siblings`` whether it holds files of one stem, ``several``
-    whether a folder that holds only such files is one source.
+    whether a folder that holds only such files is one source. Where a pattern can be given as well, and a folder as
+    datasets are published in (`parts.py`), ``is_part`` tells the files by their names.
     """
 
     name: str
@@ -39,6 +42,11 @@ class Kind:
     columns: bool = False
     siblings: bool = False
     several: bool = False
+    is_part: Callable[[str], bool] | None = None
+
+    def tells(self, name: str) -> bool:
+        """Whether a file of this name is of this kind."""
+        return name.lower().endswith(self.suffixes) or (self.is_part is not None and self.is_part(name))
 
 
 TREE = Kind("tree", "a folder of class folders", (), tree.scan, siblings=True)
@@ -47,10 +55,14 @@ _KINDS = (
     Kind("npy", "an array", npy.SUFFIXES, npy.scan, columns=True),
     Kind("hdf5", "HDF5", hdf5.SUFFIXES, hdf5.scan, columns=True, several=True),
     Kind("zip", "a zip archive", zipped.SUFFIXES, zipped.scan, columns=True, siblings=True),
+    Kind("tfrecord", "TFRecords", tfrecord.SUFFIXES, tfrecord.scan, columns=True, is_part=tfrecord.is_part),
+    Kind("parquet", "parquet", parquet.SUFFIXES, parquet.scan, columns=True, is_part=parquet.is_part),
 )
 
 _ORIGINS: dict[str, Callable[[str], Origin]] = {
     "files": FileOrigin,
+    "tfrecord": TFRecordOrigin,
+    "parquet": ParquetOrigin,
     "npy": npy.NpyOrigin,
     "hdf5": Hdf5Origin,
     "zip": ZipOrigin,
@@ -61,10 +73,8 @@ _ORIGINS: dict[str, Callable[[str], Origin]] = {
 def kind_of(source: str) -> Kind:
     """The kind of ``source``, which must be there; `SourceError` says what could be."""
     if os.path.isdir(source):
-        return _kind_within(source) or TREE
-    kind = next((kind for kind in _KINDS if source.lower().endswith(kind.suffixes)), None)
-    if kind is not None:
-        return kind
+        published = (kind for kind in _KINDS if kind.is_part and parts.folder_of(source, kind.is_part) is not None)
+        return _kind_within(source) or next(published, TREE)
     known = ", ".join(suffix for kind in _KINDS for suffix in kind.suffixes)
     wanted = f"give a folder of class folders, or a file that ends in {known}"
     if "://" in source:
@@ -73,6 +83,10 @@ def kind_of(source: str) -> Kind:
             f"source {shown!r} is a URL, and only what lies on this machine is converted; {wanted}, "
             "or make other shards of remote ones with 'wds-tools reshard'"
         )
+    named = parts.expand(source)[0] if parts.is_pattern(source) else source
+    kind = next((kind for kind in _KINDS if kind.tells(os.path.basename(named))), None)
+    if kind is not None:
+        return kind
     if not os.path.exists(source):
         raise SourceError(f"source {why_missing(source)}")
     shards = ", or, if it is a shard, make others with 'wds-tools reshard'" if source.endswith(".tar") else ""
@@ -98,7 +112,14 @@ def _kind_within(folder: str) -> Kind | None:
     return found
 
 
-def check(source: str, *, siblings: bool = False, images: str | None = None, labels: str | None = None) -> None:
+def check(
+    source: str,
+    *,
+    siblings: bool = False,
+    images: str | None = None,
+    labels: str | None = None,
+    first_label: int = 0,
+) -> None:
     """Refuse a source that is not there, and options that say nothing to its kind."""
     kind = kind_of(source)
     if siblings and not kind.siblings:
@@ -108,6 +129,10 @@ def check(source: str, *, siblings: bool = False, images: str | None = None, lab
     for name, value in (("images", images), ("labels", labels)):
         if value is not None and not kind.columns:
             raise OptionError(f"{name} is {value!r}, but {source!r} is {kind.noun}, where nothing has such a name")
+    if first_label and kind.is_part is None:
+        raise OptionError(
+            f"first_label is {first_label}, but {source!r} is {kind.noun}; it is for the labels of TFRecords and parquet"
+        )
 
 
 def scan(request: Request) -> Source:

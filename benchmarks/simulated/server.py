@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 from benchmarks.scale.setting import Samples, name
+
 from wds_tools.errors import StoreError
 from wds_tools.format import tar
 from wds_tools.store.base import Chunk, Version

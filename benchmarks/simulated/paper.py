@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from benchmarks.scale.server import CHUNK
 from benchmarks.scale.setting import Samples, Setting
+
 from wds_tools.format import index
 from wds_tools.format.tar import END
 from wds_tools.stream.order import Order
