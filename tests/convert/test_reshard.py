@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support import buckets, images, needs, others, processes, servers, streams, trees
-from wds_tools.convert import entries, shard_origin
+from wds_tools.convert import entries, shard_origin, shard_scan
 from wds_tools.convert import shards as kind
 from wds_tools.convert.datasets import find_parts
 from wds_tools.convert.entries import Request
@@ -255,7 +255,7 @@ def test_extract_gives_the_tree_that_was_converted(tmp_path: Path, options: dict
 @pytest.fixture
 def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of three samples or so."""
-    monkeypatch.setattr(kind, "BLOCK", 6_000)
+    monkeypatch.setattr(shard_scan, "BLOCK", 6_000)
 
 
 @pytest.fixture(params=["nginx", "s3"])

@@ -257,6 +257,14 @@ def test_no_shard_stays_whose_source_was_replaced_by_one_of_the_same_sizes(tmp_p
     assert sorted(trees.read(out)) == sorted(trees.read_shard(one))
 
 
+def test_other_bytes_of_the_same_sizes_are_another_source(one: Path) -> None:
+    digest = scan(one).digest
+    os.utime(one, ns=(1, 1))
+    assert scan(one).digest == digest
+    others.rewrite(one, one.read_bytes().replace(b"AAAA", b"aaaa"))
+    assert scan(one).digest != digest
+
+
 # ---------------------------------------------------------------- the plan's lines
 
 

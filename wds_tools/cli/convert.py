@@ -143,10 +143,7 @@ def command(
     OUT is a folder, or s3://bucket/prefix: server, region and credentials come from the AWS configuration (such as
     AWS_PROFILE and AWS_ENDPOINT_URL). Run the same command again after an interruption: only what is missing is made.
     """
-    if engine == "ray":
-        ray_address = ray_address or os.environ.get("RAY_ADDRESS") or None
-        if ray_address is None:
-            _close_to_strangers()
+    ray_address = find_ray(engine, ray_address)
     started = time.monotonic()
     with progress("converting", quiet=as_json) as bar:
         result = convert_tree(
@@ -161,14 +158,29 @@ def command(
             progress=bar,
         )
     if as_json:
-        answer = asdict(result)
-        if engine != "ray":
-            del answer["nodes"]
-        print_json(answer)
+        print_json(as_answer(result, engine))
     else:
         summarise(result, time.monotonic() - started)
         if options["tile"] and result.built and not result.tiled:
             click.echo("no image was tiled: tiles are for JPEGs larger than one, and not for progressive ones")
+
+
+def find_ray(engine: str, address: str | None) -> str | None:
+    """The address of the cluster, where the engine is Ray's; None for one that is to be started."""
+    if engine != "ray":
+        return address
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is None:
+        _close_to_strangers()
+    return address
+
+
+def as_answer(result: Result, engine: str) -> dict[str, object]:
+    """What ``--json`` prints."""
+    answer = asdict(result)
+    if engine != "ray":
+        del answer["nodes"]
+    return answer
 
 
 def summarise(result: Result, seconds: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 
 import click
 
@@ -15,7 +14,7 @@ from wds_tools.convert.selection import Selection
 
 # What means the same here, said in the same words.
 _SHARED = ("split", "max_size", "max_count", "seed", "shuffle", "workers", "image_size", "quality", "encode", "tile")
-_SHARED_LAST = ("on_error", "engine", "task", "overwrite", "as_json")
+_SHARED_LAST = ("on_error", "engine", "ray_address", "task", "overwrite", "as_json")
 
 
 def _of_convert(names: tuple[str, ...]) -> list[click.Parameter]:
@@ -81,6 +80,7 @@ def command(
     prefix: bool,
     workers: int | None,
     engine: str,
+    ray_address: str | None,
     task: tuple[int, int] | None,
     overwrite: bool,
     as_json: bool,
@@ -103,12 +103,13 @@ def command(
             val=val,
             workers=workers,
             engine=engine,
+            ray_address=convert.find_ray(engine, ray_address),
             task=task,
             overwrite=overwrite,
             progress=bar,
         )
     if as_json:
-        print_json([asdict(result) for result in results])
+        print_json([convert.as_answer(result, engine) for result in results])
         return
     seconds = time.monotonic() - started
     for result in results:

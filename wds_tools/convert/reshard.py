@@ -37,6 +37,7 @@ def reshard(
     val: float | None = None,
     workers: int | None = None,
     engine: str = "process",
+    ray_address: str | None = None,
     task: tuple[int, int] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -46,7 +47,7 @@ def reshard(
     """Make a dataset at ``target`` of the samples of ``sources``: folders, globs, brace notation, http, https or s3 addresses.
 
     ``options`` (or keywords such as ``max_count=1000``) say how, as for `convert_tree`; ``metadata``, ``siblings``,
-    ``images`` and ``labels`` have no meaning here. ``selection`` says which samples. Every field is kept byte for byte, in
+    ``images``, ``labels`` and ``first_label`` have no meaning here. ``selection`` says which samples. Every field is kept byte for byte, in
     its order, unless options encode images anew; then the first field that is an image by its name changes, and no other.
     ``val`` divides off this fraction of the keys' shares as a second split, ``val``. All else is as in `convert_tree`.
 
@@ -76,6 +77,7 @@ def reshard(
             replace(options, split=split),
             workers=workers,
             engine=engine,
+            ray_address=ray_address,
             task=task,
             overwrite=overwrite,
             progress=progress,
@@ -88,7 +90,7 @@ def reshard(
 
 
 def _check(options: ConvertOptions, selection: Selection, val: float | None) -> None:
-    for name in ("metadata", "siblings", "images", "labels"):
+    for name in ("metadata", "siblings", "images", "labels", "first_label"):
         if getattr(options, name):
             raise OptionError(f"{name} is {getattr(options, name)!r}, and samples in shards have their fields already")
     if val is None:
