@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from wds_tools.convert import sources
 from wds_tools.convert.conversion import Conversion
 from wds_tools.convert.engines import SerialEngine
+from wds_tools.convert.entries import Search
 from wds_tools.convert.lock import target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.result import Quiet
@@ -48,7 +50,8 @@ def finalize_split(
     conversion_options = ConvertOptions(split=split)
     store = _open(os.fspath(target), store_options)
     with target_lock(store):
-        conversion = Conversion("", store, conversion_options, SerialEngine(), Quiet(), split)
+        search = Search(store.url(), sources.scan)  # never looked at
+        conversion = Conversion(search, store, conversion_options, SerialEngine(), Quiet(), split)
         found = conversion.finalize()
         if found is not None:
             result, missing = found
