@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from wds_tools.convert import sources
 from wds_tools.convert.conversion import Conversion
 from wds_tools.convert.engines import SerialEngine
-from wds_tools.convert.entries import Search
+from wds_tools.convert.entries import Request, Search, Source
 from wds_tools.convert.lock import target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.result import Quiet
@@ -22,6 +21,13 @@ from wds_tools.store.base import Store
 from wds_tools.store.local import LocalStore
 from wds_tools.store.options import StoreOptions
 from wds_tools.store.s3 import S3Store
+
+
+def _scan(request: Request) -> Source:
+    raise AssertionError("the plan is written down, and its source is not needed")
+
+
+_NOTHING = Search("", _scan)
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,7 @@ def finalize_split(
     conversion_options = ConvertOptions(split=split)
     store = _open(os.fspath(target), store_options)
     with target_lock(store):
-        search = Search(store.url(), sources.scan)  # never looked at
-        conversion = Conversion(search, store, conversion_options, SerialEngine(), Quiet(), split)
+        conversion = Conversion(_NOTHING, store, conversion_options, SerialEngine(), Quiet(), split)
         found = conversion.finalize()
         if found is not None:
             result, missing = found
