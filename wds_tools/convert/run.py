@@ -73,7 +73,6 @@ def convert_tree(
         overwrite=overwrite,
         progress=progress,
         store_options=store_options,
-        ray_address=ray_address,
     )
 
 
@@ -89,7 +88,6 @@ def convert(
     overwrite: bool = False,
     progress: Progress | None = None,
     store_options: StoreOptions | None = None,
-    ray_address: str | None = None,
 ) -> Result:
     """The same of whatever can be scanned; see `convert_tree`."""
     if task is not None and not 0 <= task[0] < task[1]:
