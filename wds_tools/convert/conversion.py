@@ -117,7 +117,8 @@ class Conversion:
         plan = self._workspace.read_plan()
         if plan is None:
             return None
-        self._source = plan.root
+        if plan.kind != "shards":  # whose root is a list of them
+            self._search = replace(self._search, source=plan.root)
         standing = self._receipts(list(plan.shards), plan)
         missing = tuple(name for name, receipt in standing.items() if receipt is None)
         receipts = [receipt for receipt in standing.values() if receipt is not None]

@@ -49,8 +49,8 @@ def reshard(
     ``options`` (or keywords such as ``max_count=1000``) say how, as for `convert_tree`; ``metadata``, ``siblings``,
     ``images``, ``labels`` and ``first_label`` have no meaning here. ``selection`` says which samples. Every field is kept
     byte for byte, in its order, unless options encode images anew; then the first field that is an image by its name
-    changes, and no other.
-    ``val`` divides off this fraction of the keys' shares as a second split, ``val``. All else is as in `convert_tree`.
+    changes, and no other. ``val`` divides off this fraction of the keys' shares as a second split, ``val``. All else is
+    as in `convert_tree`.
 
     Answers with a result for each split that was made, the one of ``options.split`` first. Raises `OptionError`, `SourceError`,
     `TargetError`, `StoreError`, `FormatError` for shards that are damaged, and `SampleError` for a bad sample unless
