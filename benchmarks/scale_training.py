@@ -39,12 +39,11 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.scale.server import Server  # noqa: E402
-from benchmarks.scale.setting import Samples, Setting, manifest, name  # noqa: E402
-from benchmarks.scale.worker import CHANGES, other  # noqa: E402
-
 from benchmarks.measure import table  # noqa: E402
 from benchmarks.simulated import coverage, paper  # noqa: E402
+from benchmarks.simulated.server import Server  # noqa: E402
+from benchmarks.simulated.setting import Samples, Setting, manifest, name  # noqa: E402
+from benchmarks.simulated.worker import CHANGES, other  # noqa: E402
 from wds_tools.stream.order import Order  # noqa: E402
 
 RESULT = HERE / "results" / "scale_training.md"
@@ -61,7 +60,7 @@ PAPER = (
 
 
 def in_process(*words: object) -> Any:
-    """What `benchmarks.scale.worker` finds in a fresh process."""
+    """What `benchmarks.simulated.worker` finds in a fresh process."""
     command = [sys.executable, str(HERE / "scale" / "worker.py"), *map(str, words)]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:

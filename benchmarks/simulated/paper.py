@@ -19,9 +19,8 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import dataclass
 
-from benchmarks.scale.server import CHUNK
-from benchmarks.scale.setting import Samples, Setting
-
+from benchmarks.simulated.server import CHUNK
+from benchmarks.simulated.setting import Samples, Setting
 from wds_tools.format import index
 from wds_tools.format.tar import END
 from wds_tools.stream.order import Order

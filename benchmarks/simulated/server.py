@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
-from benchmarks.scale.setting import Samples, name
-
+from benchmarks.simulated.setting import Samples, name
 from wds_tools.errors import StoreError
 from wds_tools.format import tar
 from wds_tools.store.base import Chunk, Version

@@ -24,9 +24,8 @@ from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.scale.server import Server
-from benchmarks.scale.setting import Samples, Setting, infos
-
+from benchmarks.simulated.server import Server
+from benchmarks.simulated.setting import Samples, Setting, infos
 from wds_tools.store.cache import CacheStore
 from wds_tools.store.options import StoreOptions
 from wds_tools.stream.order import Order, Phase, Topology

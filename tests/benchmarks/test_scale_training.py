@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.scale.server import CHUNK, Server
-from benchmarks.scale.setting import Samples, Setting, infos, manifest, name
 
 from benchmarks import scale_training
 from benchmarks.simulated import coverage, paper, worker
+from benchmarks.simulated.server import CHUNK, Server
+from benchmarks.simulated.setting import Samples, Setting, infos, manifest, name
 from tests.support import streams
 from wds_tools.format import index
 from wds_tools.format import manifest as manifests

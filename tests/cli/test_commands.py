@@ -100,7 +100,7 @@ def test_the_example_runs(tmp_path: Path, command: str) -> None:
     (tmp_path / "laion").mkdir()
     for number in range(147):
         others.tar(tmp_path / "laion" / f"{number:05d}.tar", {f"{number}.txt": b"x"})
-    if command in ("verify", "info", "report", "extract", "bench", "sidecars", "reshard"):
+    if command in ("verify", "info", "report", "extract", "bench", "sidecars", "reshard", "finalize"):
         assert call("convert", tmp_path / "imagenet" / "train", tmp_path / "shards", "--workers", "0").code == 0
     found = EXAMPLE.search(call(command, "--help").out)
     assert found
@@ -341,7 +341,10 @@ FAILURES = [
     ("info half", "is not finished: info.json, which a conversion writes last, is not there"),
     ("verify half", "is not finished: info.json"),
     ("index half", "is not finished: info.json"),
-    ("convert data {new}", "holds shards already; read them as they are, or turn them back into images with"),
+    (
+        "convert data {new}",
+        "holds shards already; read them as they are, make other shards of them with 'wds-tools reshard'",
+    ),
     ("convert high {new}", "holds splits (train, val), not classes; convert them one by one"),
     ("convert beside {new}", "holds splits (train, val), not classes; convert them one by one"),
     ("info empty", "holds no dataset: neither info.json nor shards (*.tar); make one with 'wds-tools convert'"),
@@ -394,7 +397,7 @@ def test_what_may_go_wrong_ends_with_1_and_one_sentence(
 
 
 USAGE = [
-    ("bogus", "No such command 'bogus'. There are convert, index, verify, "),
+    ("bogus", "No such command 'bogus'. There are convert, finalize, reshard, index, verify, "),
     ("convrt tree {new}", "No such command 'convrt'. Did you mean 'convert'?"),
     ("Info data", "No such command 'Info'. Did you mean 'info'?"),
     ("convert tree s3:bucket", "'s3:bucket' is neither a path nor an address; write s3://bucket/prefix"),
@@ -537,6 +540,7 @@ main()
 """
 FUNCTIONS = {
     "convert": ("convert_tree", "a b"),
+    "finalize": ("finalize_split", "a"),
     "reshard": ("reshard", "a b"),
     "index": ("index_shards", "a"),
     "verify": ("verify_dataset", "a"),

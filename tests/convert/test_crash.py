@@ -317,7 +317,7 @@ def test_fault_43_ctrl_c_ends_workers_quietly_with_130_and_running_again_goes_on
         command.signal(signal.SIGINT, everyone=everyone)
         said = command.finish()
     assert said.code == 130
-    assert said.err.strip() == "Interrupted. Run the same command again; convert goes on where it was."
+    assert said.err.strip() == "Interrupted. Run the same command again; it goes on where it was."
     assert temporary_files(out) == []
     assert not (out / "info.json").exists()
     standing = processes.standing(out)

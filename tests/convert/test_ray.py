@@ -26,9 +26,10 @@ from tests.support import buckets, images, needs, processes, ray_tasks, rays, tr
 from tests.support.commands import Said, call, run_python
 from tests.support.processes import Command, assert_same
 from tests.support.servers import free_port
-from wds_tools.convert import ray_engine, ray_task
+from wds_tools.convert import ray_engine, ray_task, sources
 from wds_tools.convert.conversion import Conversion
 from wds_tools.convert.engines import SerialEngine, Tick, Watch
+from wds_tools.convert.entries import Search
 from wds_tools.convert.lock import target_lock
 from wds_tools.convert.options import ConvertOptions
 from wds_tools.convert.ray_engine import RayEngine
@@ -382,7 +383,9 @@ def test_fault_45_attempts_at_one_shard_that_overlap_leave_what_one_leaves(engin
     both = engine()
     options = ConvertOptions(max_count=4)
     with target_lock(LocalStore(out)):
-        Conversion(str(tree), LocalStore(out), options, both, Quiet(), "train").run(overwrite=False)
+        Conversion(Search(str(tree), sources.scan), LocalStore(out), options, both, Quiet(), "train").run(
+            overwrite=False
+        )
     both.go_on.set()
     for thread in both.first:
         thread.join()

@@ -312,7 +312,8 @@ def test_twenty_epochs_leave_no_thread_and_no_descriptor(server: streams.Server)
         until(lambda: fetchers() == 0)
         gc.collect()
         counts.append(len(os.listdir("/proc/self/fd")))
-    assert counts[-1] <= counts[1] + 2
+    # The server is in this process, too, and closes its ends of connections when it gets to it.
+    until(lambda: len(os.listdir("/proc/self/fd")) <= counts[1] + 2)
 
 
 def test_a_pass_that_is_dropped_ends_its_threads(server: streams.Server) -> None:

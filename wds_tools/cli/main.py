@@ -24,7 +24,7 @@ REPORT = "the project's issue tracker"
 # Name: what it does, as the list of commands says it. Each lives in the file of its name, loaded when it is called.
 COMMANDS = {
     "convert": "Turn a folder of images, or a table of them, into shards.",
-    "finalize": "Complete a split that an array of tasks has made, or say what is missing.",
+    "finalize": "Complete what an array of tasks has made.",
     "reshard": "Turn shards into others: filtered, divided, merged, shuffled.",
     "index": "Make indexes and a manifest for shards made by others.",
     "verify": "Check every byte of a dataset.",
