@@ -13,6 +13,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c co
 OUT    ?= build/shards
 PORT   ?= 0
 ARGS   ?=
+# Tests side by side; each has servers of its own, so more of them ask for memory as well.
+JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help shards serve test lint bench docs notebooks clean
@@ -58,7 +60,7 @@ serve: $(VENV)/.installed-serve
 	@$(BIN)/wds-tools serve "$(OUT)" --port "$(PORT)" $(ARGS) || test $$? -eq 130
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .
@@ -69,6 +71,7 @@ bench: $(VENV)/.installed-dev
 	@$(BIN)/python benchmarks/convert.py
 	@$(BIN)/python benchmarks/read.py
 	@$(BIN)/python benchmarks/decode.py
+	@$(BIN)/python benchmarks/scale.py --most 10000000
 	@command -v nginx >/dev/null && $(BIN)/python benchmarks/remote.py || echo "benchmarks/remote.py needs nginx and curl"
 
 docs: $(VENV)/.installed

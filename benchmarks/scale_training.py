@@ -61,7 +61,7 @@ PAPER = (
 
 def in_process(*words: object) -> Any:
     """What `benchmarks.simulated.worker` finds in a fresh process."""
-    command = [sys.executable, str(HERE / "scale" / "worker.py"), *map(str, words)]
+    command = [sys.executable, str(HERE / "simulated" / "worker.py"), *map(str, words)]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {process.stderr[-2000:]}")
