@@ -84,22 +84,7 @@ def evaluate(accelerator: Accelerator, model: torch.nn.Module, loader: ShardLoad
     return right / seen
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shards", help="a dataset with the splits train and val: its folder or address")
-    parser.add_argument("--model", default="resnet50", help="a name that timm.list_models() has")
-    parser.add_argument("--pretrained", action="store_true", help="begin with timm's weights")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=32, help="of each process")
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--workers", type=int, default=0, help="of each process")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to go on from")
-    parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
-    arguments = parser.parse_args()
-
-    # Without an accelerator it must be told: it would take each process for the only one.
-    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+def train(accelerator: Accelerator, arguments: argparse.Namespace) -> None:
     set_seed(arguments.seed)
     classes = len(ShardDataset(arguments.shards, split="train").classes)
     model = timm.create_model(arguments.model, pretrained=arguments.pretrained, num_classes=classes)
@@ -128,6 +113,28 @@ def main() -> None:
         loss = accelerator.reduce(losses, "mean") / steps
         accuracy = evaluate(accelerator, model, val_loader, config)
         accelerator.print(f"epoch {epoch}: {steps} steps, loss {loss:.3f}, on val {accuracy:.3f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shards", help="a dataset with the splits train and val: its folder or address")
+    parser.add_argument("--model", default="resnet50", help="a name that timm.list_models() has")
+    parser.add_argument("--pretrained", action="store_true", help="begin with timm's weights")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=32, help="of each process")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--workers", type=int, default=0, help="of each process")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to go on from")
+    parser.add_argument("--every", type=int, default=10, help="steps between checkpoints")
+    arguments = parser.parse_args()
+
+    # Without an accelerator it must be told: it would take each process for the only one.
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+    train(accelerator, arguments)
+    # The model goes before the processes part: DistributedDataParallel must not be the last to let go of their group,
+    # which with gloo waits for a thread that waits for this one (torch 2.13).
+    accelerator.free_memory()
     accelerator.end_training()
 
 
