@@ -9,7 +9,7 @@ medians.
     reshard     see benchmarks/reshard.py: ``wds-tools reshard`` against reading through WebDataset and writing with ShardWriter
     plan        lines of 1e5 to 1e8 generated entries, as a tree of photographs gives them, put into a spool and planned in a
                 fresh process for each: how the rate and the process's peak memory grow. No file is looked at, and the
-                entries of each shard are made but not written down. 1e8 takes some minutes and about 25 GB of disk
+                entries of each shard are made but not written down. 1e8 takes seven minutes and about 15 GB of disk
 
 Command: ``python benchmarks/scale.py [CASE …] [--runs N] [--most ENTRIES] [--scratch DIR] [--save FILE]``. Ray's part needs
 the extra ``ray``. Results: benchmarks/results/scale.md.
