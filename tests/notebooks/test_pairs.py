@@ -144,9 +144,9 @@ DAMAGE: dict[str, Callable[[Notebook], None]] = {
     "run twice": lambda notebook: notebook["cells"][1].update(execution_count=2),
     "error": _output({"output_type": "error", "ename": "ValueError", "evalue": "", "traceback": []}),
     "home": _text("in /home/somebody/shards"),
-    "root": _text("File '/root/x/y.py'"),
+    "file": _text("File '/mnt/x/y.py'"),
     "temporary": _text("/tmp/tmp12345/shards: 3 samples"),
-    "split text": _output({"output_type": "execute_result", "data": {"text/plain": ["PosixPath('/wo", "rk/main')"]}}),
+    "split text": _output({"output_type": "execute_result", "data": {"text/plain": ["PosixPath('/me", "dia/disk')"]}}),
     "html": _output({"output_type": "display_data", "data": {"text/html": "<b>/usr/lib</b>"}}),
     "kernel": lambda notebook: notebook["metadata"].update(argv="/opt/python/bin/python"),
 }
